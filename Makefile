@@ -1,0 +1,36 @@
+# Every target makes its own virtual environment in .venv with pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= out
+
+.PHONY: setup demo test lint bench docs clean
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/fairlead compare --out $(OUT)/demo
+
+test: setup
+	$(BIN)/python -m pytest -q $(PYTEST)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+bench: setup
+	$(BIN)/python benchmarks/rounds.py
+
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
+
+clean:
+	rm -rf $(VENV) $(OUT)

@@ -1,0 +1,157 @@
+"""The protocol between a method and whatever runs it.
+
+A method is a frozen record of hyper-parameters with two small programs: `round`, which the server
+runs, and a client program that `round` hands to `cohort.run`. Both are pure functions of vectors.
+What the server keeps, what a client keeps and what travels are named records of vectors.
+
+The same client program runs for one client, where vectors have shape (d,), and for many at once,
+where they carry a leading client axis, (S, d). Numbers that differ between clients (`step.lr`,
+`client.moved`) are shaped (S, 1) then, so plain broadcasting does the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, dataclass_transform
+
+from torch import Tensor
+
+from fairlead.schedules import Rate
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Record:
+    """A frozen record of named vectors; subclasses only list their fields.
+
+    >>> import torch
+    >>> class Server(State):
+    ...     x: Tensor
+    ...     c: Tensor
+    >>> s = Server(x=torch.ones(2), c=torch.zeros(2))
+    >>> s.map(lambda v: v + 1).x
+    tensor([2., 2.])
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All vectors by name; those of a nested mapping are named `field/key`."""
+        flat: dict[str, Tensor] = {}
+        for field in dataclasses.fields(cast(Any, self)):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                flat[field.name] = value
+            else:
+                flat.update({f"{field.name}/{key}": v for key, v in value.items()})
+        return flat
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """The record with `fn` applied to every vector."""
+        changed: dict[str, Any] = {}
+        for field in dataclasses.fields(cast(Any, self)):
+            value = getattr(self, field.name)
+            changed[field.name] = (
+                fn(value) if isinstance(value, Tensor) else {k: fn(v) for k, v in value.items()}
+            )
+        return type(self)(**changed)
+
+
+class State(Record):
+    """What the server keeps between rounds. `x` is the model."""
+
+    x: Tensor
+
+
+class Memory(Record):
+    """What one client keeps between the rounds it takes part in."""
+
+
+class Upload(Record):
+    """What one client sends; the server sees means over the clients that answered."""
+
+
+S = TypeVar("S", bound=State)
+M = TypeVar("M", bound=Memory)
+U = TypeVar("U", bound=Upload)
+
+
+class Step(ABC):
+    """One local step: a batch and a step size."""
+
+    lr: Any  # a float for one client; (S, 1) for many, zero where a client has run out of steps
+
+    @abstractmethod
+    def grad(self, y: Tensor) -> Tensor:
+        """The gradient at `y` on this step's batch; call it at as many points as needed."""
+
+
+class Client(ABC, Generic[M]):
+    """What a client program sees of its client (or of S clients at once)."""
+
+    memory: M
+    """What the client kept, or its starting value."""
+    moved: Any
+    """The sum of the step sizes really applied by the last `steps`; K·lr when constant."""
+
+    @abstractmethod
+    def steps(self, lr: Rate) -> Iterator[Step]:
+        """The local steps of this round."""
+
+    @abstractmethod
+    def grad(self, x: Tensor) -> Tensor:
+        """The gradient at `x` on all local data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replies(Generic[U]):
+    """What came back from one exchange."""
+
+    mean: U
+    """The mean of every uploaded vector over the clients that answered, by the run's weights."""
+    count: int
+    """How many clients answered."""
+
+
+class Cohort(ABC):
+    """The clients of one round, as the server sees them."""
+
+    round: int
+    """The number of rounds finished before this one."""
+    share: float
+    """The weight of the clients that answered among all clients: |S|/N for uniform weights."""
+
+    @abstractmethod
+    def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
+        """One exchange: send `broadcast`, let every client run `program(client, **broadcast)`,
+        collect. A program returns its upload, or the upload and what the client keeps."""
+
+
+class Algorithm(ABC, Generic[S, M]):
+    """A federated method. Subclasses are frozen dataclasses of hyper-parameters."""
+
+    paper: ClassVar[str] = ""
+    """The key of the paper in `fairlead.citations`."""
+
+    @abstractmethod
+    def init(self, x: Tensor) -> S:
+        """The server's state before the first round."""
+
+    def memory(self, x: Tensor) -> M | None:
+        """What every client starts with; None when clients keep nothing."""
+        return None
+
+    def start(self, s: S, everyone: Cohort) -> S:
+        """Work with all clients before round 0, such as a warm start."""
+        return s
+
+    @abstractmethod
+    def round(self, s: S, cohort: Cohort) -> S:
+        """The server's program for one round."""
+
+    def rates(self) -> dict[str, Rate]:
+        """The step sizes to check before training, by the name of their setting."""
+        return {name: getattr(self, name) for name in ("lr", "server_lr") if hasattr(self, name)}

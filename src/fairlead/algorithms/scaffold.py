@@ -1,0 +1,101 @@
+"""SCAFFOLD, Algorithm 1 of Karimireddy et al. 2020.
+
+x: the server's model     y: a client's model     c, c_i: control variates of server and client
+lr: η_l     server_lr: η_g     client.moved: the sum of the step sizes applied, K·η_l when constant
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.algorithms.server import ServerStep, Slots
+from fairlead.errors import FairleadError, unknown
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """The model, the mean of all clients' control variates, the server optimizer's state."""
+
+    x: Tensor
+    c: Tensor
+    slots: Slots
+
+
+class Kept(Memory):
+    """A client's control variate."""
+
+    c: Tensor
+
+
+class Deltas(Upload):
+    """A client's step and the change of its control variate."""
+
+    dy: Tensor
+    dc: Tensor
+
+
+@dataclass(frozen=True)
+class Scaffold(ServerStep, Algorithm[Server, Kept]):
+    """Local SGD with control variates against client drift.
+
+    option: "II" takes the mean gradient of the round's steps as the new control variate, "I" the
+    full local gradient at x (one more pass). warm_start: c_i = ∇f_i(x⁰) before the first round
+    instead of zero.
+
+    >>> Scaffold(lr=0.1, momentum=0.9)
+    Traceback (most recent call last):
+    ...
+    fairlead.errors.FairleadError: Scaffold takes no local momentum: (x − y)/(K·lr) would not be ...
+    """
+
+    paper: ClassVar[str] = "scaffold"
+    lr: Rate
+    option: Literal["I", "II"] = "II"
+    warm_start: bool = False
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.option not in ("I", "II"):
+            raise unknown("option", str(self.option), ["I", "II"])
+        if self.momentum:
+            raise FairleadError(
+                "Scaffold takes no local momentum: (x − y)/(K·lr) would not be the mean gradient; "
+                "leave it out, or give the server an optimizer with momentum"
+            )
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x, c=torch.zeros_like(x), slots={})
+
+    def memory(self, x: Tensor) -> Kept:
+        return Kept(c=torch.zeros_like(x))
+
+    def start(self, s: Server, everyone: Cohort) -> Server:
+        if not self.warm_start:
+            return s
+        up = everyone.run(self.warm, x=s.x).mean
+        return Server(x=s.x, c=up.dc, slots=s.slots)
+
+    def warm(self, client: Client[Kept], x: Tensor) -> tuple[Deltas, Kept]:
+        c_i = client.grad(x)
+        return Deltas(dy=torch.zeros_like(x), dc=c_i), Kept(c=c_i)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        up = cohort.run(self.local, x=s.x, c=s.c).mean
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort.round)  # lines 16-17
+        return Server(x=x, c=s.c + cohort.share * up.dc, slots=slots)
+
+    def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
+        y, c_i = x, client.memory.c
+        for step in client.steps(self.lr):
+            y = y - step.lr * (step.grad(y) - c_i + c)  # line 10
+        if self.option == "I":
+            c_new = client.grad(x)  # line 12 (i)
+        else:
+            c_new = c_i - c + (x - y) / client.moved  # line 12 (ii)
+        return Deltas(dy=y - x, dc=c_new - c_i), Kept(c=c_new)  # lines 13-14

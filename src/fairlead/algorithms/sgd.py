@@ -1,0 +1,56 @@
+"""FedSGD and minibatch SGD: one server step along the mean gradient at x, no local drift.
+
+x: the server's model     g: a client's gradient at x     lr: the server's step size
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.schedules import Rate, rate_at
+
+
+class Server(State):
+    """x alone."""
+
+    x: Tensor
+
+
+class Gradient(Upload):
+    """A client's gradient at x."""
+
+    g: Tensor
+
+
+@dataclass(frozen=True)
+class FedSGD(Algorithm[Server, Memory]):
+    """Large-batch SGD: every client sends its full local gradient at x."""
+
+    paper: ClassVar[str] = "scaffold"
+    lr: Rate
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        up = cohort.run(self.local, x=s.x).mean
+        return Server(x=s.x - rate_at(self.lr, cohort.round, cohort.round) * up.g)
+
+    def local(self, client: Client[Any], x: Tensor) -> Gradient:
+        return Gradient(g=client.grad(x))
+
+
+@dataclass(frozen=True)
+class MinibatchSGD(FedSGD):
+    """As FedSGD with the mean of the K minibatch gradients of a round, all taken at x."""
+
+    def local(self, client: Client[Any], x: Tensor) -> Gradient:
+        g = torch.zeros_like(x)
+        for step in client.steps(1.0):  # a weight of one a step, zero for a client that is done
+            g = g + step.lr * step.grad(x)
+        return Gradient(g=g / client.moved)

@@ -1,0 +1,221 @@
+"""Comparing methods on one task: tune each on the same grid, run seeds, show a table and a picture."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.algorithm import Algorithm
+from fairlead.errors import FairleadError
+from fairlead.losses import RISING
+from fairlead.progress import Progress
+from fairlead.schedules import Rate, Schedule, scaled
+from fairlead.task import Task
+from fairlead.train import Run, train
+
+
+@dataclass
+class Entry:
+    """One method of a comparison."""
+
+    label: str
+    algorithm: Algorithm[Any, Any]
+    """The method, with the step size that was chosen."""
+    runs: list[Run]
+    tuning: dict[float, float]
+    """Mean rounds to the target for each step size tried; infinite where it was missed or given up."""
+
+
+@dataclass
+class Comparison:
+    """Runs of several methods on one task.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(gradient=10.0)
+    >>> methods = {"FedAvg": fl.FedAvg(lr=0.5), "SCAFFOLD": fl.Scaffold(lr=0.5)}
+    >>> result = fl.compare(task, methods, rounds=150, steps=5, target={"distance": 1e-3})
+    >>> result.rounds_to_target("FedAvg"), bool(result.rounds_to_target("SCAFFOLD")[0] < 100)
+    (array([inf]), True)
+    """
+
+    entries: dict[str, Entry]
+    metric: str
+    target: float | None
+    rounds: int
+
+    def rounds_to_target(self, label: str) -> NDArray[np.float64]:
+        """Rounds to the target of every seed, infinite where it was not reached."""
+        if self.target is None:
+            raise FairleadError("the comparison has no target: give compare(target=…)")
+        reached = [run.rounds_to(self.metric, self.target) for run in self.entries[label].runs]
+        return np.array([math.inf if r is None else r for r in reached])
+
+    def table(self) -> list[dict[str, str]]:
+        """One row a method: tuned step size, rounds to the target, best and final metric."""
+        rows = []
+        for label, entry in self.entries.items():
+            row = {"method": label, "lr": f"{_lr(entry.algorithm):.4g}"}
+            if self.target is not None:
+                sign = "≥" if self.metric in RISING else "≤"
+                name = f"rounds to {self.metric} {sign} {self.target:g}"
+                row[name] = _rounds(self.rounds_to_target(label), self.rounds)
+            runs = [run.history for run in entry.runs]
+            row[f"best {self.metric}"] = _spread([h.best(self.metric) for h in runs])
+            row[f"final {self.metric}"] = _spread([h.last(self.metric) for h in runs])
+            row["sample gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
+            row["seconds"] = f"{np.mean([run.seconds for run in entry.runs]):.2f}"
+            rows.append(row)
+        return rows
+
+    def notes(self) -> list[str]:
+        """What a reader of the table should know: step sizes chosen at the edge of the grid."""
+        found = []
+        for label, entry in self.entries.items():
+            lr, tried = _lr(entry.algorithm), entry.tuning
+            if len(tried) > 1 and lr in (min(tried), max(tried)):
+                found.append(f"note: {label} did best with {lr:g}, an edge of the grid: extend it")
+        return found
+
+    def to_markdown(self) -> str:
+        """The table in Markdown."""
+        rows = self.table()
+        lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+        return "\n".join(lines + ["| " + " | ".join(row.values()) + " |" for row in rows]) + "\n"
+
+    def to_csv(self) -> str:
+        """The table as CSV."""
+        rows, text = self.table(), io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def plot(self, path: str | Path | None = None, x: str = "round") -> Any:
+        """The metric and the loss against rounds (or another column), mean ± one std over seeds."""
+        from fairlead.report.plots import comparison
+
+        return comparison(self, path, x)
+
+
+def compare(
+    task: Task,
+    methods: Mapping[str, Algorithm[Any, Any]] | Sequence[Algorithm[Any, Any]],
+    *,
+    rounds: int,
+    seeds: int | Sequence[int] = 1,
+    grid: Sequence[float] | None = None,
+    target: Mapping[str, float] | None = None,
+    metric: str | None = None,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run several methods with the same seeds and settings (those of `train`).
+
+    grid: step sizes to try for every method, over all seeds; the one that reaches the target in
+        the fewest rounds on average is taken, or without a target (or where it is not reached) the
+        one with the best final metric.
+    metric: what to compare; by default the target's, or accuracy, or the distance or the loss.
+    """
+    named = methods if isinstance(methods, Mapping) else {type(m).__name__: m for m in methods}
+    if not named:
+        raise FairleadError("there is nothing to compare: give at least one method")
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    if target is not None and len(target) != 1:
+        raise FairleadError("compare takes one target, for example {'accuracy': 0.9}")
+    metric = next(iter(target)) if target else metric or _default_metric(task)
+    goal = None if target is None else target[metric]
+    entries: dict[str, Entry] = {}
+    total = len(named) * (len(grid or []) + 1) * len(seeds)
+    with Progress.of(progress, total, "comparing") as bar:
+        done = 0
+
+        def one(label: str, method: Algorithm[Any, Any], limit: int, **more: Any) -> Run:
+            nonlocal done
+            run = train(task, method, rounds=limit, progress=False, **{**settings, **more})
+            done += 1
+            bar.update(min(done, total), run.history.rows[-1], f"{label}, lr {_lr(method):g}")
+            return run
+
+        for label, method in named.items():
+            tuning: dict[float, float] = {}
+            if grid:
+                method, tuning = _tuned(one, label, method, grid, metric, goal, rounds, seeds)
+            runs = [one(label, method, rounds, seed=seed) for seed in seeds]
+            entries[label] = Entry(label, method, runs, tuning)
+    return Comparison(entries, metric, goal, rounds)
+
+
+def _tuned(
+    one: Any,
+    label: str,
+    method: Any,
+    grid: Sequence[float],
+    metric: str,
+    goal: float | None,
+    rounds: int,
+    seeds: Sequence[int],
+) -> tuple[Algorithm[Any, Any], dict[float, float]]:
+    """The best step size of the grid. With a target: the fewest rounds over all seeds, where a
+    step size is given up once it needs more than the best so far. Without, or if none gets there
+    with every seed: the best final metric."""
+    sign, stop = (-1 if metric in RISING else 1), {} if goal is None else {"target": {metric: goal}}
+    tried: dict[float, tuple[float, float]] = {}
+    least = float(rounds * len(seeds))
+    for lr in grid:
+        candidate = dataclasses.replace(method, lr=_with_value(method.lr, lr))
+        used, finals = 0.0, []
+        for seed in seeds:
+            limit = int(min(rounds, least - used))
+            run = one(label, candidate, limit, seed=seed, **stop) if limit > 0 else None
+            reached = run.rounds_to(metric, goal) if run and goal is not None else None
+            used += math.inf if reached is None else reached
+            if run is None or run.stopped == "diverged":
+                finals.append(math.inf)
+            else:
+                finals.append(sign * run.history.last(metric))
+            if goal is not None and reached is None:
+                break
+        tried[lr] = (used, float(np.mean(finals)))
+        least = min(least, used)
+    best = min(tried, key=lambda lr: tried[lr])
+    means = {lr: used / len(seeds) for lr, (used, _) in tried.items()}
+    return dataclasses.replace(method, lr=_with_value(method.lr, best)), means
+
+
+def _with_value(rate: Rate, lr: float) -> Rate:
+    """The same kind of schedule with another base step size."""
+    return scaled(rate, lr / rate.lr) if isinstance(rate, Schedule) else lr
+
+
+def _lr(method: Any) -> float:
+    return getattr(method.lr, "lr", method.lr)
+
+
+def _default_metric(task: Task) -> str:
+    if task.test is not None and task.metrics:
+        return "accuracy" if "accuracy" in task.metrics else next(iter(task.metrics))
+    return "distance" if task.optimum is not None else "loss"
+
+
+def _spread(values: list[float]) -> str:
+    mean, std = float(np.mean(values)), float(np.std(values))
+    return f"{mean:.4g} ± {std:.2g}" if len(values) > 1 else f"{mean:.4g}"
+
+
+def _rounds(values: NDArray[np.float64], limit: int) -> str:
+    """Mean ± std where every seed got there; else how many did."""
+    if np.isfinite(values).all():
+        return (
+            f"{values.mean():.1f} ± {values.std():.1f}" if len(values) > 1 else f"{values[0]:.0f}"
+        )
+    got = int(np.isfinite(values).sum())
+    return f"{limit}+" if got == 0 else f"{limit}+ ({got} of {len(values)} seeds got there)"

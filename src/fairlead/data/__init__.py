@@ -1,0 +1,1 @@
+"""Data: sources, splits among clients, batches."""

@@ -1,0 +1,181 @@
+"""Which samples a client uses at which local step.
+
+>>> Batches(batch_size=0.2, epochs=2).steps_of(np.array([10, 100]))
+array([10, 10])
+>>> draw = Batches(batch_size=4, steps=3).draw(0, 0, np.array([7]), np.array([10]))
+>>> draw.count  # ten samples in batches of four: the third one is short
+array([[4, 4, 2]])
+>>> sorted(draw.of(0, 0).tolist() + draw.of(0, 1).tolist() + draw.of(0, 2).tolist())
+[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.errors import FairleadError
+from fairlead.rng import Purpose, words
+
+Ints: TypeAlias = NDArray[np.int64]
+BatchList: TypeAlias = Sequence[Sequence[int]]
+BatchTable: TypeAlias = Mapping[tuple[int, int], BatchList] | Callable[[int, int], BatchList]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The batches of S clients in one round, padded to one shape."""
+
+    index: Tensor
+    """(S, K, B): positions in each client's own samples; what lies beyond `count` is padding."""
+    count: Ints
+    """(S, K): samples in each batch, zero where a client has run out of steps."""
+
+    @property
+    def steps(self) -> Ints:
+        """How many steps each client takes."""
+        return (self.count > 0).sum(1)
+
+    def of(self, client: int, step: int) -> Tensor:
+        """One batch without its padding."""
+        return self.index[client, step, : int(self.count[client, step])]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How clients walk through their data.
+
+    batch_size: samples a step; a float is a fraction of the client's data (rounded up);
+        None is all of it.
+    steps, epochs: local steps a round (one number, or one a client), or passes over the data;
+        by default one pass.
+    replacement: draw every batch anew instead of cutting a permutation an epoch.
+    drop_last: leave out an epoch's short last batch (a client smaller than a batch keeps its one).
+    replay: explicit batches, `table[round, client]` or `table(round, client)`: a list of index
+        lists into the client's own samples.
+    """
+
+    batch_size: int | float | None = None
+    steps: int | Sequence[int] | None = None
+    epochs: int | None = None
+    replacement: bool = False
+    drop_last: bool = False
+    replay: BatchTable | None = None
+
+    def check(self, sizes: Ints) -> None:
+        """Refuse contradictory settings before training."""
+        size = self.batch_size
+        if isinstance(size, float) and not 0 < size <= 1:
+            raise FairleadError(f"batch_size is {size}: a fraction lies above 0 and at most at 1")
+        if isinstance(size, int) and size < 1:
+            raise FairleadError(f"batch_size is {size}: take at least 1, or None for all data")
+        if self.steps is not None and self.epochs is not None:
+            raise FairleadError("both steps and epochs are given: keep one of them")
+        if self.epochs is not None and self.epochs < 1:
+            raise FairleadError(f"epochs is {self.epochs}: take at least 1")
+        if self.steps is not None:
+            steps = np.atleast_1d(np.asarray(self.steps))
+            if steps.min() < 1:
+                raise FairleadError(f"steps is {steps.min()}: every client takes at least 1")
+            if steps.size not in (1, len(sizes)):
+                raise FairleadError(
+                    f"{steps.size} step counts for {len(sizes)} clients: give one number, or one a client"
+                )
+
+    def sizes_of(self, n: Ints) -> Ints:
+        """The batch size of clients with `n` samples."""
+        if self.batch_size is None:
+            return n
+        if isinstance(self.batch_size, float):
+            return np.maximum(1, np.ceil(self.batch_size * n - 1e-9).astype(np.int64))
+        full = np.full_like(n, self.batch_size)
+        return full if self.replacement else np.minimum(full, n)
+
+    def per_epoch(self, n: Ints) -> Ints:
+        """Batches in one pass over `n` samples."""
+        size = self.sizes_of(n)
+        return np.maximum(1, n // size) if self.drop_last else -(-n // size)
+
+    def steps_of(self, n: Ints, ids: Ints | None = None) -> Ints:
+        """Local steps a round of the clients `ids` with `n` samples."""
+        if self.steps is None:
+            return (self.epochs or 1) * self.per_epoch(n)
+        steps = np.asarray(self.steps, dtype=np.int64)
+        return np.full_like(n, steps) if steps.ndim == 0 else steps[ids]
+
+    def draw(self, seed: int, round: int, ids: Ints, n: Ints) -> Draw:
+        """The batches of the clients `ids` with `n` samples in a round: a pure function."""
+        if self.replay is not None:
+            return self._replayed(round, ids, n)
+        size, each, steps = self.sizes_of(n), self.per_epoch(n), self.steps_of(n, ids)
+        k = np.arange(steps.max())
+        place = (k % each[:, None]) * size[:, None]  # where in its epoch a batch starts
+        count = np.broadcast_to(size[:, None], place.shape)
+        if not self.replacement:
+            count = np.minimum(count, n[:, None] - place)
+        count = np.where(k < steps[:, None], count, 0)
+        width = int(count.max())
+        inside = torch.arange(width)
+        if self.replacement:
+            blocks = torch.arange(-(-width // 4))
+            client, step = torch.from_numpy(ids)[:, None, None], torch.from_numpy(k)[:, None]
+            bits = words(seed, Purpose.BATCH, round, client, step, blocks).flatten(2)[..., :width]
+            index = (bits * torch.from_numpy(n)[:, None, None]) >> 32
+        elif (each == 1).all():  # a whole epoch a step: the order is of no account
+            index = inside.expand(len(ids), len(k), width)
+        else:
+            passes = -(-steps // each)
+            shuffled, starts = _permutations(seed, round, ids, n, passes)
+            first = np.cumsum(passes) - passes  # where a client's first epoch is listed
+            epoch = np.minimum(k // each[:, None], passes[:, None] - 1)
+            at = torch.from_numpy(starts[first[:, None] + epoch] + place)
+            index = shuffled[(at[..., None] + inside).clamp_(max=len(shuffled) - 1)]
+        padding = inside >= torch.from_numpy(count)[..., None]
+        return Draw(index.masked_fill(padding, 0), count)
+
+    def _replayed(self, round: int, ids: Ints, n: Ints) -> Draw:
+        table = self.replay
+        assert table is not None
+        get = table if callable(table) else lambda r, c: table[r, c]
+        lists = [[torch.as_tensor(b) for b in get(round, int(i))] for i in ids]
+        count = np.zeros((len(ids), max(len(steps) for steps in lists)), dtype=np.int64)
+        for s, batches in enumerate(lists):
+            for k, batch in enumerate(batches):
+                count[s, k] = len(batch)
+                if len(batch) == 0 or int(batch.min()) < 0 or int(batch.max()) >= n[s]:
+                    raise FairleadError(
+                        f"replayed batch {k} of client {ids[s]} in round {round} is empty or points "
+                        f"outside its {n[s]} samples"
+                    )
+        index = torch.zeros((*count.shape, int(count.max())), dtype=torch.int64)
+        for s, batches in enumerate(lists):
+            for k, batch in enumerate(batches):
+                index[s, k, : len(batch)] = batch
+        return Draw(index, count)
+
+
+def _permutations(seed: int, round: int, ids: Ints, n: Ints, epochs: Ints) -> tuple[Tensor, Ints]:
+    """One permutation of its samples for every client and epoch, in one flat sort.
+
+    Returns the permutations one after another (each padded to a multiple of four) and where each
+    one starts, in the order client by client, epoch by epoch.
+    """
+    rows = np.repeat(np.arange(len(ids)), epochs)
+    epoch = np.arange(len(rows)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
+    blocks = -(-n[rows] // 4)
+    starts = np.cumsum(blocks) - blocks
+    row = torch.from_numpy(np.repeat(np.arange(len(rows)), blocks))
+    block = torch.arange(len(row)) - torch.from_numpy(starts)[row]
+    client, step = torch.from_numpy(ids[rows])[row], torch.from_numpy(epoch)[row]
+    bits = words(seed, Purpose.BATCH, round, client, step, block)
+    place = 4 * block[:, None] + torch.arange(4)
+    beyond = place >= torch.from_numpy(n[rows])[row][:, None]
+    key = (row[:, None] << 33) | (beyond.long() << 32) | bits
+    order = key.flatten().sort(stable=True).indices
+    return place.flatten()[order], 4 * starts

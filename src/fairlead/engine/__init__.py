@@ -1,0 +1,1 @@
+"""Engines: what runs a method. They know tasks and the protocol, and no method."""

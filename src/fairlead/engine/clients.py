@@ -1,0 +1,173 @@
+"""The client side of the simulate engine: S clients as rows of a matrix, or one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.algorithm import Client, Memory, Step
+from fairlead.data.batches import Draw
+from fairlead.errors import FairleadError
+from fairlead.rng import normal
+from fairlead.schedules import Rate, rate_at
+from fairlead.task import Block, Task
+
+
+@dataclass
+class Work:
+    """What the clients of a round work on: everything that is the same for all of them."""
+
+    task: Task
+    seed: int
+    round: int
+    first_step: int
+    """Local steps counted over the earlier rounds, for schedules over steps."""
+    buffers: Tensor
+    """The server's buffers at the start of the round."""
+    limit: int = 1 << 16
+    """Samples at a time in a full gradient."""
+    check: bool = False
+    """Look at every value and name round, client and step when something is wrong."""
+
+    def rates(self, lr: Rate, count: int) -> NDArray[np.float64]:
+        return np.array([rate_at(lr, self.round, self.first_step + k) for k in range(count)])
+
+
+class Stacked(Client[Any]):
+    """S clients at once: every vector has a leading client axis."""
+
+    def __init__(self, work: Work, ids: NDArray[np.int64], draw: Draw, memory: Memory | None):
+        task = work.task
+        self.work, self.draw, self.memory = work, draw, memory
+        self.host_ids = ids
+        self.ids = torch.from_numpy(ids).to(task.device, non_blocking=True)
+        self.index = draw.index.to(task.device, non_blocking=True)
+        self.buffers = work.buffers.expand(len(ids), -1)
+        self.moved: Any = None
+        self.gradients = 0
+        self.stepped = False
+
+    def steps(self, lr: Rate) -> Iterator[Step]:
+        task, count = self.work.task, self.draw.count
+        applied = (count > 0) * self.work.rates(lr, count.shape[1])
+        rates = torch.from_numpy(applied).to(task.device, task.dtype, non_blocking=True)
+        total = torch.from_numpy(applied.sum(1, keepdims=True))
+        self.moved = total.to(task.device, task.dtype, non_blocking=True)
+        for k in range(count.shape[1]):
+            yield _StackedStep(self, k, rates[:, k : k + 1])
+
+    def grad(self, x: Tensor) -> Tensor:
+        task = self.work.task
+        self.gradients += int(task.sizes[self.host_ids].sum())
+        return task.full_grads(self.host_ids, x, self.buffers, self.work.limit)
+
+    def batch(self, k: int) -> tuple[Block, Tensor | None]:
+        """The samples of step k, and their weights unless all batches are equally long."""
+        count, task = self.draw.count[:, k], self.work.task
+        width = int(count.max())
+        block = task.samples(self.ids, self.index[:, k, :width])
+        if (count == width).all():
+            return block, None
+        n = torch.from_numpy(count).to(task.device, non_blocking=True)[:, None]
+        inside = torch.arange(width, device=task.device) < n
+        return block, inside.to(task.dtype) / n.clamp(min=1)
+
+
+class _StackedStep(Step):
+    def __init__(self, client: Stacked, k: int, lr: Tensor) -> None:
+        self.client, self.k, self.lr = client, k, lr
+        self._batch: tuple[Block, Tensor | None] | None = None
+
+    def grad(self, y: Tensor) -> Tensor:
+        client, work = self.client, self.client.work
+        first = self._batch is None
+        if self._batch is None:
+            self._batch = client.batch(self.k)
+        g, buffers = work.task.grads(y, *self._batch, client.buffers)
+        client.gradients += int(client.draw.count[:, self.k].sum())
+        if (
+            first and buffers.shape[1]
+        ):  # a batch moves the statistics once, however often it is used
+            active = self.lr > 0
+            client.buffers = torch.where(active, buffers, client.buffers)
+            client.stepped = True
+        if work.task.noise:
+            draws = normal(work.seed, work.round, client.ids, self.k, y.shape[-1])
+            g = g + work.task.noise * draws.to(g.dtype)
+        return work.task.regularised(g, y)
+
+
+class Single(Client[Any]):
+    """One client by plain autograd: vectors are (d,), nothing is padded."""
+
+    def __init__(self, work: Work, client: int, draw: Draw, memory: Memory | None) -> None:
+        self.work, self.client, self.draw, self.memory = work, client, draw, memory
+        self.id = torch.tensor([client], device=work.task.device)
+        self.index = draw.index[0].to(work.task.device, non_blocking=True)
+        self.buffers = work.buffers
+        self.moved: Any = 0.0
+        self.gradients = 0
+        self.stepped = False
+        self.at = "before its first step"
+
+    def steps(self, lr: Rate) -> Iterator[Step]:
+        rates = self.work.rates(lr, int(self.draw.steps[0]))
+        self.moved = float(rates.sum())
+        for k, rate in enumerate(rates.tolist()):
+            self.at = f"step {k}"
+            yield _SingleStep(self, k, rate)
+        self.at = "after its last step"
+
+    def grad(self, x: Tensor) -> Tensor:
+        task = self.work.task
+        self.gradients += int(task.sizes[self.client])
+        g = task.full_grad(self.client, x, self.buffers, self.work.limit)
+        return self.finite("the full gradient", g)
+
+    def finite(self, what: str, value: Tensor) -> Tensor:
+        if self.work.check and not bool(torch.isfinite(value).all()):
+            raise FairleadError(f"{what} holds NaN or infinite values: try a smaller step size")
+        return value
+
+
+class _SingleStep(Step):
+    def __init__(self, client: Single, k: int, lr: float) -> None:
+        self.client, self.k, self.lr = client, k, lr
+        self._block: Block | None = None
+
+    def grad(self, y: Tensor) -> Tensor:
+        client, task = self.client, self.client.work.task
+        count = int(client.draw.count[0, self.k])
+        client.finite("the point y", y)
+        first = self._block is None
+        if self._block is None:
+            index = client.index[self.k, :count]
+            self._block = tuple(t[0] for t in task.samples(client.id, index[None]))
+        g, buffers = task.grad_block(y, self._block, client.buffers)
+        client.gradients += count
+        if first and buffers.numel():
+            client.buffers, client.stepped = buffers, True
+        if task.noise:
+            work = client.work
+            g = g + task.noise * normal(work.seed, work.round, client.id, self.k, len(y))[0].to(g)
+        return client.finite("the gradient", task.regularised(g, y))
+
+
+@dataclass
+class Counters:
+    """Oracle calls and exchanges, as integers."""
+
+    gradients: int = 0
+    """Gradients of single samples."""
+    steps: int = 0
+    """Local steps of the longest client, summed over rounds."""
+    exchanges: int = 0
+    """Times the server talked to a cohort."""
+    lost: int = field(default=0)
+    """Sampled clients that did not answer."""

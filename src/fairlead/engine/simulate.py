@@ -1,0 +1,233 @@
+"""The simulate engine: a cohort on one device.
+
+`vmap` runs the cohort as an (S, d) matrix, in chunks that fit a memory budget; `loop` runs one
+client at a time with plain autograd, on a CPU one client a core; `debug` is `loop` on one thread
+with every value looked at, and its errors name round, client and step. `auto` measures the first
+two on the task's own shapes and takes the faster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.algorithm import Algorithm, Cohort, Memory, Replies, Upload
+from fairlead.data.batches import Batches, Draw
+from fairlead.engine import choose
+from fairlead.engine.clients import Counters, Single, Stacked, Work
+from fairlead.engine.store import ClientStore
+from fairlead.errors import FairleadError, unknown
+from fairlead.task import Task
+
+U = TypeVar("U", bound=Upload)
+Ids = NDArray[np.int64]
+Program = Callable[..., Any]
+Mode = Literal["auto", "vmap", "loop", "debug"]
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """How to simulate.
+
+    mode: "vmap", "loop", "debug", or "auto" to measure.
+    memory: bytes a chunk of clients may take; by default a share of what is free.
+    threads: clients at a time in `loop` on a CPU; by default torch's number of threads.
+    """
+
+    mode: Mode = "auto"
+    memory: int | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise unknown("engine", self.mode, get_args(Mode))
+
+    def open(
+        self,
+        task: Task,
+        algorithm: Algorithm[Any, Any],
+        batches: Batches,
+        weights: NDArray[np.float64],
+        seed: int,
+    ) -> Session:
+        """Everything that lives for a run."""
+        return Session(self, task, algorithm, batches, weights, seed)
+
+
+class Session:
+    """A run's client states, buffers and counters, and the cohorts made from them."""
+
+    def __init__(
+        self,
+        setting: Simulate,
+        task: Task,
+        algorithm: Algorithm[Any, Any],
+        batches: Batches,
+        weights: NDArray[np.float64],
+        seed: int,
+    ) -> None:
+        self.task, self.batches, self.weights, self.seed = task, batches, weights, seed
+        x, self.buffers = task.start(seed)
+        start = algorithm.memory(x)
+        self.store = None if start is None else ClientStore(task.clients, start)
+        self.counters = Counters()
+        self.setting = setting
+        self.mode: Mode = setting.mode
+        self.report = f"{setting.mode}, as asked for"
+        self.room = 0
+        self.threads = 1  # clients that run at the same time in `loop`
+        if setting.mode != "debug" and task.device.type == "cpu":
+            self.threads = setting.threads or torch.get_num_threads()
+        self._pool: ThreadPoolExecutor | None = None
+        self._twins: dict[int, Task] = {}
+
+    def prepare(self, ids: Ids) -> None:
+        """Settle how to run before the first round, on the first cohort's own shapes."""
+        draw = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
+        self.room = choose.clients_that_fit(self.task, draw, self.setting.memory)
+        if self.mode == "auto":
+            self.mode, self.report = choose.mode(self, ids, draw)
+        if self.mode == "vmap":
+            why = choose.unstackable(self.task, draw)
+            if why:
+                raise FairleadError(
+                    f'the vmap engine cannot run this task: {why}; use engine="loop"'
+                )
+            if self.room < len(ids):
+                self.report += f", {self.room} of {len(ids)} clients at a time"
+
+    def cohort(self, round: int, ids: Ids) -> SimulatedCohort:
+        """The clients of a round that will answer."""
+        return SimulatedCohort(self, round, ids)
+
+    def work(self, round: int, task: Task | None = None) -> Work:
+        return Work(
+            task or self.task, self.seed, round, self.counters.steps, self.buffers,
+            check=self.mode == "debug",
+        )  # fmt: skip
+
+    # -- running a program --------------------------------------------------------------------
+
+    def stacked(
+        self, program: Program, down: dict[str, Tensor], round: int, ids: Ids, draw: Draw
+    ) -> Iterator[tuple[Ids, Upload, Stacked]]:
+        """Run chunks of clients as matrices."""
+        order = np.argsort(-draw.steps, kind="stable")  # clients of like length run together
+        for part in np.array_split(order, -(-len(ids) // max(1, self.room))):
+            some = Draw(draw.index[torch.from_numpy(part)], draw.count[part])
+            last = int(some.steps.max())
+            some = Draw(some.index[:, :last], some.count[:, :last])
+            memory = None if self.store is None else self.store.read(ids[part])
+            client = Stacked(self.work(round), ids[part], some, memory)
+            upload, kept = _split(program(client, **down))
+            if kept is not None:
+                self._store().write(ids[part], kept)
+            yield part, upload, client
+
+    def one_by_one(
+        self, program: Program, down: dict[str, Tensor], round: int, ids: Ids, draw: Draw
+    ) -> Iterator[tuple[Ids, Upload, Single]]:
+        """Run one client at a time, or one a thread."""
+        if self.store is not None:
+            self.store.slots(ids)  # rows exist before threads write to them
+
+        def run(place: int) -> tuple[Ids, Upload, Single]:
+            i = int(ids[place])
+            memory = None if self.store is None else self.store.one(i)
+            mine = Draw(draw.index[place : place + 1], draw.count[place : place + 1])
+            client = Single(self.work(round, self._twin()), i, mine, memory)
+            try:
+                upload, kept = _split(program(client, **down))
+                for name, value in upload.tensors().items():
+                    client.finite(f"the upload {name}", value)
+            except Exception as error:
+                if self.mode != "debug":
+                    raise
+                raise FairleadError(f"round {round}, client {i}, {client.at}: {error}") from error
+            if kept is not None:
+                self._store().write_one(i, kept)
+            return np.array([place]), upload, client
+
+        places = range(len(ids))
+        yield from map(run, places) if self.threads == 1 else self._workers().map(run, places)
+
+    def _workers(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            # one core a client: no thread of a client's operators waits for another
+            self._pool = ThreadPoolExecutor(
+                self.threads, initializer=torch.set_num_threads, initargs=(1,)
+            )
+        return self._pool
+
+    def _twin(self) -> Task:
+        """The task with a model of this thread's own."""
+        if self.threads == 1:
+            return self.task
+        me = threading.get_ident()
+        if me not in self._twins:
+            self._twins[me] = self.task.twin()
+        return self._twins[me]
+
+    def _store(self) -> ClientStore[Any]:
+        if self.store is None:
+            raise FairleadError("a client program returned a memory, but the method starts none")
+        return self.store
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._twins.clear()
+
+
+class SimulatedCohort(Cohort):
+    """The clients of one round that answer, run on one device."""
+
+    def __init__(self, session: Session, round: int, ids: Ids) -> None:
+        self.session, self.round, self.ids = session, round, ids
+        self.share = float(session.weights[ids].sum())
+        task = session.task
+        self.draw = session.batches.draw(session.seed, round, ids, task.sizes[ids])
+        weights = session.weights[ids] / self.share
+        self.weights = torch.from_numpy(weights).to(task.device, task.dtype)
+        self.steps = int(self.draw.steps.max())
+
+    def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
+        session, sums, buffers = self.session, dict[str, Tensor](), None
+        execute = session.stacked if session.mode == "vmap" else session.one_by_one
+        kind: type[Any] = Upload
+        for part, upload, client in execute(program, broadcast, self.round, self.ids, self.draw):
+            kind, w = type(upload), self.weights[torch.from_numpy(part)]
+            session.counters.gradients += client.gradients
+            for name, value in upload.tensors().items():
+                sums[name] = sums.get(name, 0) + w @ _rows(value, len(part))
+            if client.stepped:
+                moved = w @ _rows(client.buffers, len(part))
+                buffers = moved if buffers is None else buffers + moved
+        if buffers is not None:
+            session.buffers = buffers
+        session.counters.exchanges += 1
+        return Replies(kind(**sums), len(self.ids))
+
+
+def _rows(value: Tensor, count: int) -> Tensor:
+    """A vector of one client, or one that all clients share, as rows of a matrix."""
+    return value.expand(count, -1) if value.dim() == 1 else value
+
+
+def _split(returned: Any) -> tuple[Upload, Memory | None]:
+    upload, kept = returned if isinstance(returned, tuple) else (returned, None)
+    if not isinstance(upload, Upload):
+        raise FairleadError(
+            f"a client program returned {type(upload).__name__}: return an Upload, "
+            "or an Upload and a Memory"
+        )
+    return upload, kept

@@ -1,0 +1,101 @@
+"""Client states: one row a client in an (N, …) table whose rows exist once they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.algorithm import Memory
+
+M = TypeVar("M", bound=Memory)
+
+
+class ClientStore(Generic[M]):
+    """The memories of N clients; a client that was never touched costs nothing.
+
+    >>> class Kept(Memory):
+    ...     c: Tensor
+    >>> store = ClientStore(1_000_000, Kept(c=torch.zeros(3)))
+    >>> store.write(np.array([7]), Kept(c=torch.ones(1, 3)))
+    >>> store.read(np.array([7, 9])).c
+    tensor([[1., 1., 1.],
+            [0., 0., 0.]])
+    >>> store.touched
+    array([7, 9])
+    """
+
+    def __init__(self, clients: int, start: M) -> None:
+        self.start = start
+        self._fields = {name: v.detach() for name, v in start.tensors().items()}
+        self._slot = np.full(clients, -1, dtype=np.int64)
+        self._used = 0
+        self._rows = {name: v.new_empty((0, *v.shape)) for name, v in self._fields.items()}
+
+    @property
+    def touched(self) -> NDArray[np.int64]:
+        """The clients that have a row, in rising order."""
+        return np.flatnonzero(self._slot >= 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in rows."""
+        return sum(t.numel() * t.element_size() for t in self._rows.values())
+
+    def slots(self, ids: NDArray[np.int64]) -> Tensor:
+        """Where the rows of these clients lie; new ones are made and set to the start."""
+        new = ids[self._slot[ids] < 0]
+        if len(new):
+            first, self._used = self._used, self._used + len(new)
+            self._slot[new] = np.arange(first, self._used)
+            self._grow(self._used)
+            for name, start in self._fields.items():
+                self._rows[name][first : self._used] = start
+        device = next(iter(self._rows.values())).device
+        return torch.from_numpy(self._slot[ids]).to(device, non_blocking=True)
+
+    def _grow(self, needed: int) -> None:
+        held = len(next(iter(self._rows.values())))
+        if needed <= held:
+            return
+        room = min(max(needed, 2 * held), len(self._slot))
+        for name, rows in self._rows.items():
+            larger = rows.new_empty((room, *rows.shape[1:]))
+            larger[:held] = rows
+            self._rows[name] = larger
+
+    def read(self, ids: NDArray[np.int64]) -> M:
+        """The rows of these clients, as one record with a leading client axis."""
+        slots = self.slots(ids)
+        return type(self.start)(**{n: r.index_select(0, slots) for n, r in self._rows.items()})
+
+    def write(self, ids: NDArray[np.int64], memory: M) -> None:
+        """Keep new rows for these clients."""
+        slots = self.slots(ids)
+        for name, value in memory.tensors().items():
+            rows = value.expand(len(ids), *self._fields[name].shape)
+            self._rows[name].index_copy_(0, slots, rows)
+
+    def one(self, client: int) -> M:
+        """One client's own vectors, copied from its (existing) row."""
+        slot = int(self._slot[client])
+        return type(self.start)(**{n: r[slot].clone() for n, r in self._rows.items()})
+
+    def write_one(self, client: int, memory: M) -> None:
+        """Keep one client's new vectors in its (existing) row."""
+        slot = int(self._slot[client])
+        for name, value in memory.tensors().items():
+            self._rows[name][slot] = value
+
+    def map_mean(self, weights: NDArray[np.float64], pick: Callable[[M], Tensor]) -> Tensor:
+        """Σ weights_i · pick(memory_i) over all clients, the untouched ones at their start."""
+        ids = self.touched
+        total = float(weights.sum() - weights[ids].sum()) * pick(self.start)
+        if len(ids):
+            rows = pick(self.read(ids))
+            total = total + torch.from_numpy(weights[ids]).to(rows) @ rows
+        return total

@@ -1,0 +1,32 @@
+"""Errors are sentences: what is wrong, which value, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FairleadError(ValueError):
+    """A setting, a task or a run that cannot work, said in one sentence."""
+
+
+class Diverged(FairleadError):
+    """A run whose iterates left the finite numbers."""
+
+
+def unknown(kind: str, name: str, options: Iterable[str]) -> FairleadError:
+    """The error for a name that does not exist, with the nearest one that does.
+
+    >>> print(unknown("method", "scafold", ["fedavg", "scaffold"]))
+    there is no method 'scafold': did you mean 'scaffold'?
+    """
+    known = sorted(options)
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else f"choose one of {', '.join(known)}"
+    return FairleadError(f"there is no {kind} '{name}': {hint}")
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse a number that is not positive and finite."""
+    if not (value > 0 and value < float("inf")):
+        raise FairleadError(f"{name} is {value}: give a positive, finite number")

@@ -1,0 +1,61 @@
+"""Per-sample losses and metrics by name: functions (output, target) → one value a sample.
+
+>>> import torch
+>>> squared(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0]))
+tensor([0.5000, 2.0000])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Loss: TypeAlias = Callable[..., Tensor]
+Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+def logistic(output: Tensor, target: Tensor) -> Tensor:
+    """log(1 + exp(−y·output)) for labels y ∈ {−1, +1}."""
+    return F.softplus(-target * output.reshape(target.shape))
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    """Half the squared error."""
+    error = output.reshape(target.shape) - target
+    return 0.5 * error.reshape(len(target), -1).square().sum(1)
+
+
+def value(output: Tensor) -> Tensor:
+    """The output itself: for models that compute their own loss."""
+    return output
+
+
+def correct(output: Tensor, target: Tensor) -> Tensor:
+    """1 where the largest output is the label's."""
+    return (output.argmax(-1) == target).to(output.dtype)
+
+
+def correct_sign(output: Tensor, target: Tensor) -> Tensor:
+    """1 where the output has the sign of a label in {−1, +1}."""
+    return (output.reshape(target.shape) * target > 0).to(output.dtype)
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": partial(F.cross_entropy, reduction="none"),
+    "logistic": logistic,
+    "squared": squared,
+}
+
+METRICS: dict[str, dict[str, Metric]] = {
+    "cross_entropy": {"accuracy": correct},
+    "logistic": {"accuracy": correct_sign},
+}
+
+RISING = frozenset({"accuracy"})
+"""Metrics that are better when larger; all others are better when smaller."""
+
+__all__ = ["LOSSES", "METRICS", "RISING", "Loss", "Metric", "logistic", "squared", "value"]

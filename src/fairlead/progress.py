@@ -1,0 +1,71 @@
+"""A progress bar for long work; silent where there is no terminal or no rich."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """Rounds done, rounds a second, loss and accuracy."""
+
+    def __init__(self, show: bool, total: int, label: str) -> None:
+        self.total, self.label = total, label
+        self._bar: Any = _bar() if show else None
+        self._task: Any = None
+
+    @classmethod
+    def of(cls, progress: bool | Progress | None, total: int, label: str) -> Progress:
+        """From the `progress` argument: None shows a bar on a terminal."""
+        if isinstance(progress, Progress):
+            return progress
+        return cls(sys.stderr.isatty() if progress is None else progress, total, label)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(self.label, total=self.total, shown="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, row: Mapping[str, float], label: str | None = None) -> None:
+        """Show the newest numbers."""
+        if self._bar is not None:
+            names = ("loss", "test_loss", "accuracy", "distance")
+            shown = "  ".join(f"{n} {row[n]:.4g}" for n in names if n in row)
+            self._bar.update(
+                self._task, completed=done, shown=shown, description=label or self.label
+            )
+
+
+def _bar() -> Any:
+    try:
+        from rich import progress as rich
+        from rich.console import Console
+    except ImportError:
+        return None
+
+    class Speed(rich.ProgressColumn):
+        def render(self, task: rich.Task) -> str:
+            return f"{task.speed:.1f} rounds/s" if task.speed else ""
+
+    return rich.Progress(
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        Speed(),
+        rich.TextColumn("{task.fields[shown]}"),
+        rich.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,84 @@
+"""Figures with matplotlib, imported only when one is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairlead.losses import RISING
+
+if TYPE_CHECKING:
+    from fairlead.compare import Comparison
+    from fairlead.train import Run
+
+STYLE: Any = {
+    "figure.dpi": 150,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+}
+COLORS = ["#7f7f7f", "#d1495b", "#edae49", "#00798c", "#5f4b8b", "#2e933c", "#b5651d", "#3d5a80"]
+
+
+def comparison(result: Comparison, path: str | Path | None, x: str = "round") -> Any:
+    """The comparison's metric, and the objective beside it, against a column of the history."""
+    groups = {label: entry.runs for label, entry in result.entries.items()}
+    columns = [result.metric]
+    if result.metric != "loss" and all("loss" in runs[0].history for runs in groups.values()):
+        columns.append("loss")
+    return _figure(groups, columns, x, path, {result.metric: result.target})
+
+
+def run_figure(run: Run, path: str | Path | None, x: str = "round") -> Any:
+    """The curves of a single run."""
+    names = ("accuracy", "distance", "loss", "test_loss")
+    columns = [name for name in names if name in run.history][:2]
+    return _figure({type(run.algorithm).__name__: [run]}, columns, x, path, {})
+
+
+def _figure(
+    groups: dict[str, list[Run]],
+    columns: list[str],
+    x: str,
+    path: str | Path | None,
+    targets: dict[str, float | None],
+) -> Any:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(4.2 * len(columns), 3.1), layout="constrained")
+        for place, name in enumerate(columns, 1):
+            axes = figure.add_subplot(1, len(columns), place)
+            for (label, runs), color in zip(groups.items(), COLORS * 9, strict=False):
+                _band(axes, label, runs, name, x, color)
+            goal = targets.get(name)
+            if goal is not None:
+                axes.axhline(goal, color="black", linewidth=0.8, linestyle=":")
+            if name not in RISING and _positive(groups, name):
+                axes.set_yscale("log")
+            axes.set_xlabel({"round": "communication rounds"}.get(x, x))
+            axes.set_ylabel(name.replace("_", " "))
+        figure.axes[0].legend()
+        if path is not None:
+            figure.savefig(path)
+    return figure
+
+
+def _band(axes: Any, label: str, runs: list[Run], name: str, x: str, color: str) -> None:
+    length = min(len(run.history.rows) for run in runs)
+    values = np.array([run.history[name][:length] for run in runs])
+    at = np.mean([run.history[x][:length] for run in runs], axis=0)
+    mean, std = values.mean(0), values.std(0)
+    axes.plot(at, mean, color=color, label=label, linewidth=1.5)
+    if len(runs) > 1:
+        axes.fill_between(at, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
+
+
+def _positive(groups: dict[str, list[Run]], name: str) -> bool:
+    return all((run.history[name] > 0).any() for runs in groups.values() for run in runs)

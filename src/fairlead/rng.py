@@ -1,0 +1,72 @@
+"""Counter-based randomness: every draw is a function of (seed, purpose, round, client, step).
+
+Philox4x32-10 (Salmon et al. 2011) in integer arithmetic of tensors: the same numbers on every
+device, in every engine, in any order of execution and for any number of workers.
+
+>>> [hex(int(w)) for w in philox((0, 0, 0, 0), (0, 0))]
+['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Word: TypeAlias = Tensor | int
+
+_LOW = 0xFFFFFFFF
+
+
+class Purpose(IntEnum):
+    """What a draw is for; draws for different purposes are independent."""
+
+    COHORT = 1
+    DROPOUT = 2
+    BATCH = 3
+    NOISE = 4
+    COMPRESS = 5
+    MODEL = 6
+
+
+def philox(
+    counter: tuple[Word, Word, Word, Word], key: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Four 32-bit words (as int64) for every 128-bit counter; counters broadcast."""
+    c0, c1, c2, c3 = (torch.as_tensor(word, dtype=torch.int64) for word in counter)
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57  # wraps modulo 2^64, as it should
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & _LOW) ^ c1 ^ k0,
+            p1 & _LOW,
+            ((p0 >> 32) & _LOW) ^ c3 ^ k1,
+            p0 & _LOW,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
+    return c0, c1, c2, c3
+
+
+def words(seed: int, purpose: Purpose, round: int, client: Word, step: Word, block: Word) -> Tensor:
+    """Four random 32-bit words for every block of every (round, client, step): (…, 4)."""
+    key = (seed & _LOW, ((seed >> 32) ^ (int(purpose) * 0x85EBCA6B)) & _LOW)
+    return torch.stack(torch.broadcast_tensors(*philox((block, step, client, round), key)), dim=-1)
+
+
+def uniform(seed: int, purpose: Purpose, round: int, client: Tensor, count: int) -> Tensor:
+    """`count` numbers in (0, 1) for every client, float64: (S, count)."""
+    blocks = torch.arange(-(-count // 4), device=client.device)
+    bits = words(seed, purpose, round, client[:, None], 0, blocks).flatten(1)[:, :count]
+    return (bits.to(torch.float64) + 0.5) / 2**32
+
+
+def normal(seed: int, round: int, client: Tensor, step: int, count: int) -> Tensor:
+    """`count` standard normal numbers for every client, float64, by Box and Muller: (S, count)."""
+    blocks = torch.arange(-(-count // 4), device=client.device)
+    bits = words(seed, Purpose.NOISE, round, client[:, None], step, blocks)
+    u = (bits.to(torch.float64) + 0.5) / 2**32
+    radius, angle = (-2 * u[..., :2].log()).sqrt(), 2 * math.pi * u[..., 2:]
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], -1).flatten(1)[:, :count]

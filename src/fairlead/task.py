@@ -1,0 +1,413 @@
+"""What is trained: a model, a loss and the clients' data, as functions of one flat vector.
+
+All trainable parameters are one vector of length d; the model sees views of it. Buffers
+(BatchNorm statistics) are a second vector, averaged like parameters and never seen by a method.
+A problem given by plain functions of a vector is a model whose only parameter is that vector.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fairlead.data.checks import check_data, check_split
+from fairlead.data.splits import Split
+from fairlead.errors import FairleadError, unknown
+from fairlead.losses import LOSSES, METRICS, Loss, Metric, value
+
+Block: TypeAlias = tuple[Tensor, ...]
+
+
+class _Function(nn.Module):
+    """A function f(v, *sample) of a vector as a model whose output is its value."""
+
+    def __init__(self, f: Callable[..., Tensor], start: Tensor, batched: bool) -> None:
+        super().__init__()
+        self.f, self.batched = f, batched
+        self.v = nn.Parameter(start.clone())
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        if self.batched:
+            return self.f(self.v, *batch)
+        return vmap(self.f, in_dims=(None, *(0 for _ in batch)))(self.v, *batch)
+
+
+class Task:
+    """A model, a per-sample loss, data and their split among clients.
+
+    model: an `nn.Module` (its present weights are the start), or a function that makes one,
+        called under the run's seed.
+    loss: "cross_entropy", "logistic", "squared", or a function (output, target) → (B,).
+    data: tensors with one row a sample: the model's input, then the target.
+    clients: one index list a client, for example from `fairlead.splits`.
+    test: held-out tensors like `data`; `metrics`: functions (output, target) → (B,) by name.
+    l2: adds l2/2·‖x‖² to every client's objective.
+    noise: standard deviation of Gaussian noise added to every coordinate of step gradients.
+    optimum: the minimizer, if it is known; then runs record the distance to it.
+
+    >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
+    >>> task = Task(nn.Linear(3, 2), "cross_entropy", (x, y), [range(12), range(12, 20)])
+    >>> task.dim, task.clients, task.sizes
+    (8, 2, array([12,  8]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        loss: str | Loss,
+        data: Sequence[Tensor | NDArray[Any]],
+        clients: Split | Sequence[ArrayLike],
+        *,
+        test: Sequence[Tensor | NDArray[Any]] | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        l2: float = 0.0,
+        noise: float = 0.0,
+        optimum: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        name: str = "task",
+    ) -> None:
+        if isinstance(loss, str) and loss not in LOSSES:
+            raise unknown("loss", loss, LOSSES)
+        self.name, self.l2, self.noise = name, float(l2), float(noise)
+        self.make = None if isinstance(model, nn.Module) else model
+        self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
+        known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
+        self.metrics = dict(known if metrics is None else metrics)
+        self.inputs = 1  # how many of the data tensors the model takes; the rest goes to the loss
+        if isinstance(model, _Function):
+            self.inputs = len(data)
+        self.split = clients if isinstance(clients, Split) else Split.of(clients)
+        self.data = tuple(torch.as_tensor(t) for t in data)
+        self.test = None if test is None else tuple(torch.as_tensor(t) for t in test)
+        self.optimum = optimum
+        check_data("data", self.data)
+        if self.test is not None:
+            check_data("test data", self.test)
+        check_split(self.split, len(self.data[0]))
+        self._start: dict[int, tuple[Tensor, Tensor]] = {}
+        self._place(model if isinstance(model, nn.Module) else _made(model, 0), dtype, device)
+        self._check_model()
+
+    # -- construction ---------------------------------------------------------------------------
+
+    @classmethod
+    def from_function(
+        cls,
+        f: Callable[..., Tensor],
+        data: Sequence[Tensor],
+        start: Tensor,
+        clients: Split | Sequence[ArrayLike] | None = None,
+        **settings: Any,
+    ) -> Task:
+        """A task from f(x, *sample) → a number, with one sample a client unless `clients` says
+        otherwise.
+
+        >>> b = torch.tensor([[1.0], [3.0]])
+        >>> task = Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
+        >>> task.clients, task.objective(torch.zeros(1))
+        (2, tensor(2.5000))
+        """
+        owners = [[i] for i in range(len(data[0]))] if clients is None else clients
+        model = _Function(f, start, batched=False)
+        settings.setdefault("dtype", start.dtype)
+        return cls(model, value, data, owners, **settings)
+
+    @classmethod
+    def from_functions(
+        cls, functions: Sequence[Callable[[Tensor], Tensor]], start: Tensor, **settings: Any
+    ) -> Task:
+        """A task from one function of the vector a client; these run one client at a time.
+
+        >>> task = Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
+        >>> task.objective(torch.ones(2))
+        tensor(2.)
+        """
+
+        def values(v: Tensor, ids: Tensor) -> Tensor:
+            return torch.stack([functions[int(i)](v) for i in ids])
+
+        ids = torch.arange(len(functions))
+        settings.setdefault("dtype", start.dtype)
+        model = _Function(values, start, batched=True)
+        return cls(model, value, [ids], ids[:, None].tolist(), **settings)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Task:
+        """The task on another device or in another precision."""
+        moved = copy.copy(self)
+        moved._start = {}
+        moved._place(copy.deepcopy(self.model), dtype or self.dtype, device or self.device)
+        return moved
+
+    def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device | str) -> None:
+        """Put the model's layout, the constants and the data on a device in a precision."""
+        self.dtype, self.device = dtype, torch.device(device)
+        self.model = model.to(device=self.device, dtype=dtype).train()
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        if not trained:
+            raise FairleadError("the model has no parameter to train: set requires_grad on some")
+        self._names, self._shapes = list(trained), [p.shape for p in trained.values()]
+        self._sizes = [p.numel() for p in trained.values()]
+        self._fixed = {n: p.detach() for n, p in model.named_parameters() if n not in trained}
+        buffers = dict(model.named_buffers())
+        self._buffers = [(n, b.shape, b.numel(), b.dtype) for n, b in buffers.items()]
+        self.dim, self.buffer_dim = sum(self._sizes), sum(b.numel() for b in buffers.values())
+        self.data = tuple(self._cast(t) for t in self.data)
+        self.test = None if self.test is None else tuple(self._cast(t) for t in self.test)
+        self.optimum = None if self.optimum is None else self._cast(self.optimum)
+        self._order = torch.from_numpy(self.split.order).to(self.device)
+        self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.device)
+        norms = (nn.modules.batchnorm._BatchNorm,)
+        self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
+        self.stackable = not (isinstance(model, _Function) and model.batched)
+        self._grads: dict[tuple[bool, bool], Callable[..., Any]] = {}
+
+    def _cast(self, t: Tensor) -> Tensor:
+        return t.to(self.device, self.dtype if t.is_floating_point() else None)
+
+    def _check_model(self) -> None:
+        """One forward pass on two samples, so that a mismatch shows before training."""
+        block = tuple(t[:2] for t in self.data)
+        x, buffers = self.start(0)
+        try:
+            self.model.eval()
+            losses = self._losses(x, block, buffers)[0]
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            shapes = " and ".join(str(tuple(t.shape)) for t in block)
+            raise FairleadError(
+                f"the model and the loss do not fit samples of shapes {shapes}: {error}"
+            ) from error
+        finally:
+            self.model.train()
+        if losses.shape != (len(block[0]),):
+            raise FairleadError(
+                f"the loss returned shape {tuple(losses.shape)} for {len(block[0])} samples: "
+                'return one value a sample, for example with reduction="none"'
+            )
+
+    # -- layout ---------------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.split)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples a client."""
+        return self.split.sizes
+
+    @property
+    def layers(self) -> dict[str, slice]:
+        """Where each parameter lies in the vector."""
+        ends = np.cumsum(self._sizes)
+        return {
+            n: slice(int(e - s), int(e))
+            for n, s, e in zip(self._names, self._sizes, ends, strict=True)
+        }
+
+    def start(self, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """The parameters and buffers before training."""
+        if seed not in self._start:
+            model = self.model
+            if self.make is not None:
+                model = _made(self.make, seed).to(device=self.device, dtype=self.dtype)
+            flat = {n: p.detach() for n, p in model.named_parameters()}
+            x = torch.cat([flat[n].reshape(-1) for n in self._names])
+            buffers = [b.detach().reshape(-1).to(self.dtype) for b in model.buffers()]
+            self._start = {seed: (x, torch.cat(buffers) if buffers else x.new_zeros(0))}
+        x, buffers = self._start[seed]
+        return x.clone(), buffers.clone()
+
+    def views(self, x: Tensor) -> dict[str, Tensor]:
+        """The parameters by name, as views of the vector."""
+        parts = zip(self._names, x.split(self._sizes), self._shapes, strict=True)
+        return {name: part.view(shape) for name, part, shape in parts}
+
+    def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
+        """The model's `state_dict` with the parameters `x`, to load into an `nn.Module`."""
+        buffers = self.start()[1] if buffers is None else buffers
+        return {**self.views(x), **self._fixed, **self._buffer_views(buffers)}
+
+    def _buffer_views(self, flat: Tensor) -> dict[str, Tensor]:
+        parts = flat.split([size for _, _, size, _ in self._buffers])
+        return {
+            name: part.reshape(shape).to(dtype)
+            for (name, shape, _, dtype), part in zip(self._buffers, parts, strict=True)
+        }
+
+    # -- the oracle -----------------------------------------------------------------------------
+
+    def samples(self, client: Tensor, index: Tensor) -> Block:
+        """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …)."""
+        rows = self._order[(self._first[client][:, None] + index).reshape(-1)]
+        return tuple(t.index_select(0, rows).unflatten(0, index.shape) for t in self.data)
+
+    def _losses(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
+        """A loss a sample, and the buffers after the pass."""
+        named = self._buffer_views(buffers.clone()) if self._buffers else {}
+        weights = {**self.views(x), **self._fixed, **named}
+        output = functional_call(self.model, weights, block[: self.inputs])
+        losses = self.loss(output, *block[self.inputs :])
+        if named:
+            buffers = torch.cat([named[n].reshape(-1).to(x.dtype) for n in named])
+        return losses, buffers
+
+    def _mean_loss(
+        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        losses, buffers = self._losses(x, block, buffers)
+        return losses.mean() if weights is None else (losses * weights).sum(), buffers
+
+    def grads(
+        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of the data loss of S clients at once. x is (d,) or (S, d), the block's
+        tensors are (S, B, …), sample weights and buffers are (S, B) and (S, nb); returns (S, d)
+        and the buffers after the pass."""
+        key = (x.dim() == 1, weights is None)
+        if key not in self._grads:
+            dims = (None if key[0] else 0, 0, None if key[1] else 0, 0)
+            one = grad(self._mean_loss, has_aux=True)
+            self._grads[key] = vmap(one, in_dims=dims, randomness="different")
+        return self._grads[key](x, block, weights, buffers)
+
+    def grad_block(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of one client's data loss on a block (B, …), by plain autograd."""
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            loss, buffers = self._mean_loss(leaf, block, None, buffers)
+            (g,) = torch.autograd.grad(loss, leaf)
+        return g, buffers.detach()
+
+    def regularised(self, g: Tensor, x: Tensor) -> Tensor:
+        """The gradient of the objective from that of the data loss."""
+        return g + self.l2 * x if self.l2 else g
+
+    def full_grads(
+        self, clients: NDArray[np.int64], x: Tensor, buffers: Tensor, limit: int
+    ) -> Tensor:
+        """The full local gradients of S clients, with at most `limit` samples at a time."""
+        sizes, owners = self.sizes[clients], torch.from_numpy(clients).to(self.device)
+        n = torch.from_numpy(sizes).to(self.device)[:, None]
+        width = max(1, min(int(sizes.max()), limit // len(sizes)))
+        total: Tensor | float = 0.0
+        for first in range(0, int(sizes.max()), width):
+            index = first + torch.arange(width, device=self.device).expand(len(sizes), width)
+            weights = (index < n).to(self.dtype) / n
+            block = self.samples(owners, torch.where(index < n, index, 0))
+            total = total + self.grads(x, block, weights, buffers)[0]
+        return self.regularised(torch.as_tensor(total), x)
+
+    def full_grad(self, client: int, x: Tensor, buffers: Tensor, limit: int) -> Tensor:
+        """The full local gradient of one client, block by block."""
+        n = int(self.sizes[client])
+        owner = torch.tensor([client], device=self.device)
+        total: Tensor | float = 0.0
+        for index in torch.arange(n, device=self.device).split(limit):
+            block = tuple(t[0] for t in self.samples(owner, index[None]))
+            total = total + len(index) / n * self.grad_block(x, block, buffers)[0]
+        return self.regularised(torch.as_tensor(total), x)
+
+    def twin(self) -> Task:
+        """The same task with a model of its own, for another thread: `functional_call` changes
+        the model while it runs."""
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model)
+        other._grads = {}
+        return other
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def client_weights(self, weighting: str | Sequence[float] = "uniform") -> NDArray[np.float64]:
+        """The weight of every client in the objective; they sum to one."""
+        if isinstance(weighting, str):
+            if weighting not in ("uniform", "size"):
+                raise unknown("weighting", weighting, ["uniform", "size"])
+            raw = np.ones(self.clients) if weighting == "uniform" else self.sizes.astype(float)
+        else:
+            raw = np.asarray(weighting, dtype=float)
+        if raw.shape != (self.clients,) or not np.isfinite(raw).all() or (raw <= 0).any():
+            raise FairleadError(
+                f"client weights must be {self.clients} positive numbers, one a client"
+            )
+        return raw / raw.sum()
+
+    def objective(
+        self,
+        x: Tensor,
+        weighting: str | Sequence[float] = "uniform",
+        buffers: Tensor | None = None,
+        block: int = 4096,
+    ) -> Tensor:
+        """f(x) = Σ p_i f_i(x) over all clients' data, with the model in evaluation mode."""
+        share = self.client_weights(weighting) / self.sizes
+        weights = torch.from_numpy(np.repeat(share, self.sizes)).to(self.device, self.dtype)
+        total = self._scan(x, buffers, self.data, self._order, weights, {}, block)["loss"]
+        return total + self.l2 / 2 * (x @ x) if self.l2 else total
+
+    def evaluate(
+        self,
+        x: Tensor,
+        buffers: Tensor | None = None,
+        weighting: str | Sequence[float] = "uniform",
+        objective: bool = True,
+    ) -> dict[str, float]:
+        """The objective, the test metrics and, where the optimum is known, the distance to it."""
+        values: dict[str, Tensor] = {}
+        with torch.no_grad():
+            if objective:
+                values["loss"] = self.objective(x, weighting, buffers)
+            if self.test is not None:
+                n = len(self.test[0])
+                rows = torch.arange(n, device=self.device)
+                weights = torch.full((n,), 1 / n, device=self.device, dtype=self.dtype)
+                found = self._scan(x, buffers, self.test, rows, weights, self.metrics)
+                values["test_loss"] = found.pop("loss")
+                values.update(found)
+            if self.optimum is not None:
+                values["distance"] = (x - self.optimum).norm()
+                if objective:
+                    values["gap"] = values["loss"] - self.objective(
+                        self.optimum, weighting, buffers
+                    )
+        return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+    def _scan(
+        self,
+        x: Tensor,
+        buffers: Tensor | None,
+        data: Block,
+        rows: Tensor,
+        weights: Tensor,
+        metrics: Mapping[str, Metric],
+        block: int = 4096,
+    ) -> dict[str, Tensor]:
+        """Weighted sums of the loss and of metrics over the rows of some data."""
+        buffers = self.start()[1] if buffers is None else buffers
+        named = {**self.views(x), **self._fixed, **self._buffer_views(buffers)}
+        sums = {name: x.new_zeros(()) for name in ("loss", *metrics)}
+        self.model.eval()
+        for part, w in zip(rows.split(block), weights.split(block), strict=True):
+            batch = tuple(t.index_select(0, part) for t in data)
+            output = functional_call(self.model, named, batch[: self.inputs])
+            sums["loss"] = sums["loss"] + self.loss(output, *batch[self.inputs :]) @ w
+            for name, metric in metrics.items():
+                sums[name] = sums[name] + metric(output, *batch[self.inputs :]) @ w
+        self.model.train()
+        return sums
+
+
+def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()

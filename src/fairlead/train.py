@@ -1,0 +1,221 @@
+"""The training loop, readable from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead.algorithm import Algorithm, State
+from fairlead.data.batches import Batches, BatchTable
+from fairlead.engine.clients import Counters
+from fairlead.engine.simulate import Mode, Session, Simulate
+from fairlead.errors import Diverged, FairleadError, unknown
+from fairlead.history import History
+from fairlead.losses import RISING
+from fairlead.progress import Progress
+from fairlead.sampling import Cohorts, Dropouts, answered, as_sampler, check_dropout
+from fairlead.schedules import check_rate
+from fairlead.task import Task
+
+
+@dataclass
+class Run:
+    """What a training run leaves behind."""
+
+    task: Task
+    algorithm: Algorithm[Any, Any]
+    history: History
+    state: State
+    """The server's state at the end (at the last finite round, if the run diverged)."""
+    session: Session = field(repr=False)
+    stopped: Literal["rounds", "target", "diverged"]
+    """Why the run ended."""
+    rounds: int
+    """Rounds finished."""
+    seconds: float
+    """Time spent in rounds, without evaluation."""
+    error: Diverged | None = None
+
+    @property
+    def x(self) -> Tensor:
+        """The trained vector."""
+        return self.state.x
+
+    @property
+    def counters(self) -> Counters:
+        """Oracle calls and exchanges."""
+        return self.session.counters
+
+    @property
+    def engine(self) -> str:
+        """How the run was executed, and why so."""
+        return self.session.report
+
+    def model(self) -> torch.nn.Module:
+        """The trained model: the task's module with the final weights and buffers."""
+        model = self.task.twin().model
+        model.load_state_dict(self.task.state_dict(self.x, self.session.buffers))
+        return model.eval()
+
+    def rounds_to(self, metric: str, target: float) -> int | None:
+        """The first recorded round that reached a target."""
+        return self.history.first_reach(metric, target)
+
+    def raise_if_diverged(self) -> Run:
+        """Turn divergence, which is recorded, into an exception."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+def train(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    *,
+    rounds: int,
+    cohort: Cohorts = None,
+    batch_size: int | float | None = None,
+    steps: int | Sequence[int] | None = None,
+    epochs: int | None = None,
+    replacement: bool = False,
+    drop_last: bool = False,
+    batches: Batches | BatchTable | None = None,
+    weighting: str | Sequence[float] = "uniform",
+    dropout: Dropouts = 0.0,
+    seed: int = 0,
+    engine: Mode | Simulate = "auto",
+    eval_every: int = 1,
+    objective: bool = True,
+    target: Mapping[str, float] | None = None,
+    progress: bool | Progress | None = None,
+) -> Run:
+    """Train `task` with `algorithm`.
+
+    cohort: clients a round: None for all, a number, a fraction, a sampler, or a list of cohorts.
+    batch_size, steps, epochs, replacement, drop_last: the local work, see `Batches`;
+        `batches` replays explicit batch indices instead.
+    weighting: "uniform", "size", or one weight a client: the weights of f = Σ p_i f_i, used for
+        every mean of the run.
+    dropout: the share of sampled clients that do not answer, or a list of lost clients a round.
+    eval_every: rounds between evaluations; objective: whether these compute f on all data.
+    target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
+
+    >>> import fairlead as fl
+    >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
+    >>> bool(run.history.last("distance") < 1e-5)
+    True
+    """
+    local = batches if isinstance(batches, Batches) else Batches(
+        batch_size, steps, epochs, replacement, drop_last, batches
+    )  # fmt: skip
+    sampler, weights = as_sampler(cohort), task.client_weights(weighting)
+    _check(task, algorithm, rounds, local, eval_every, target, objective)
+    sampler.check(task.clients, rounds)
+    check_dropout(dropout, rounds)
+
+    setting = engine if isinstance(engine, Simulate) else Simulate(engine)
+    session = setting.open(task, algorithm, local, weights, seed)
+    state = algorithm.init(task.start(seed)[0])
+    history, bar = History(), Progress.of(progress, rounds, type(algorithm).__name__)
+    clock, stopped, error, k = 0.0, "rounds", None, 0
+
+    def record(clients: int) -> dict[str, float]:
+        found = task.evaluate(state.x, session.buffers, weighting, objective)
+        counts = session.counters
+        row = {"round": k, **found, "clients": clients, "gradients": counts.gradients,
+               "exchanges": counts.exchanges, "seconds": clock}  # fmt: skip
+        history.append(row)
+        return row
+
+    with torch.random.fork_rng(devices=_devices(task)), torch.no_grad(), bar:
+        torch.manual_seed(seed)  # for models with dropout layers; all else is counter-based
+        session.prepare(sampler.cohort(seed, 0, task.clients))
+        begin = time.perf_counter()
+        state = algorithm.start(state, session.cohort(0, np.arange(task.clients)))
+        clock += _since(begin, task)
+        row = record(0)
+        for k in range(1, rounds + 1):
+            if target is not None and _reached(row, target):
+                stopped, k = "target", k - 1
+                break
+            begin = time.perf_counter()
+            sampled = sampler.cohort(seed, k - 1, task.clients)
+            ids = answered(sampled, dropout, seed, k - 1)
+            session.counters.lost += len(sampled) - len(ids)
+            before = state
+            if len(ids):  # a round in which nobody answers changes nothing
+                clients = session.cohort(k - 1, ids)
+                state = algorithm.round(state, clients)
+                session.counters.steps += clients.steps
+            look = k % eval_every == 0 or k == rounds
+            clock += _since(begin, task, wait=look)
+            if look:
+                row = record(len(ids))
+            if _lost(state.x, row if look else {}, look):
+                error = Diverged(
+                    f"{type(algorithm).__name__} diverged in round {k}: the model or its loss is "
+                    "not finite; take a smaller step size"
+                )
+                state, stopped = before, "diverged"
+                break
+            bar.update(k, row)
+        if target is not None and stopped == "rounds" and _reached(row, target):
+            stopped = "target"
+        session.close()
+    return Run(task, algorithm, history, state, session, stopped, k, clock, error)
+
+
+def _check(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    rounds: int,
+    local: Batches,
+    eval_every: int,
+    target: Mapping[str, float] | None,
+    objective: bool,
+) -> None:
+    """Everything that can be refused before training."""
+    if not isinstance(algorithm, Algorithm):
+        raise FairleadError(
+            f"the method is {algorithm!r}: give an object such as fl.FedAvg(lr=0.1)"
+        )
+    if rounds < 1 or eval_every < 1:
+        raise FairleadError(f"rounds is {rounds} and eval_every {eval_every}: both are at least 1")
+    local.check(task.sizes)
+    longest = int(local.steps_of(task.sizes, np.arange(task.clients)).max())
+    for name, rate in algorithm.rates().items():
+        check_rate(name, rate, rounds, rounds * longest)
+    known = ["loss"] * objective + ["test_loss", *task.metrics] * (task.test is not None)
+    known += ["distance", "gap"] * (task.optimum is not None)
+    for name in target or {}:
+        if name not in known:
+            raise unknown("metric for the target", name, known)
+
+
+def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:
+    return all(row[n] >= goal if n in RISING else row[n] <= goal for n, goal in target.items())
+
+
+def _lost(x: Tensor, row: Mapping[str, float], look: bool) -> bool:
+    """Whether the run left the finite numbers. On a GPU only looked at when evaluating, so that
+    rounds do not wait for each other."""
+    if not look and x.device.type != "cpu":
+        return False
+    return not math.isfinite(float(x.sum())) or not math.isfinite(row.get("loss", 0.0))
+
+
+def _since(begin: float, task: Task, wait: bool = True) -> float:
+    if wait and task.device.type == "cuda":
+        torch.cuda.synchronize(task.device)
+    return time.perf_counter() - begin
+
+
+def _devices(task: Task) -> list[int]:
+    return [task.device.index or 0] if task.device.type == "cuda" else []
