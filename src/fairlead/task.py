@@ -8,6 +8,7 @@ A problem given by plain functions of a vector is a model whose only parameter i
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from fairlead.data.checks import check_data, check_split
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError, unknown
 from fairlead.losses import LOSSES, METRICS, Loss, Metric, value
+from fairlead.trace import TRACE_AFTER, is_traceable, traced
 
 Block: TypeAlias = tuple[Tensor, ...]
 
@@ -169,7 +171,12 @@ class Task:
         norms = (nn.modules.batchnorm._BatchNorm,)
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
         self.stackable = not (isinstance(model, _Function) and model.batched)
-        self._grads: dict[tuple[bool, bool], Callable[..., Any]] = {}
+        self._traceable = is_traceable(model) or isinstance(model, _Function)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._grads: dict[Any, Callable[..., Any]] = {}
+        self._seen: Counter[Any] = Counter()
 
     def _cast(self, t: Tensor) -> Tensor:
         return t.to(self.device, self.dtype if t.is_floating_point() else None)
@@ -263,7 +270,7 @@ class Task:
         return losses, buffers
 
     def _mean_loss(
-        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
+        self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
         losses, buffers = self._losses(x, block, buffers)
         return losses.mean() if weights is None else (losses * weights).sum(), buffers
@@ -274,18 +281,23 @@ class Task:
         """Gradients of the data loss of S clients at once. x is (d,) or (S, d), the block's
         tensors are (S, B, …), sample weights and buffers are (S, B) and (S, nb); returns (S, d)
         and the buffers after the pass."""
-        key = (x.dim() == 1, weights is None)
-        if key not in self._grads:
-            dims = (None if key[0] else 0, 0, None if key[1] else 0, 0)
+        arguments = (x, weights, buffers, *block)
+        key = tuple(None if t is None else t.shape for t in arguments)
+        run = self._grads.get(key)
+        if run is None:
+            dims = (None if x.dim() == 1 else 0, None if weights is None else 0, 0)
             one = grad(self._mean_loss, has_aux=True)
-            self._grads[key] = vmap(one, in_dims=dims, randomness="different")
-        return self._grads[key](x, block, weights, buffers)
+            run = vmap(one, in_dims=(*dims, *(0 for _ in block)), randomness="different")
+            self._seen[key] += 1
+            if self._traceable and self._seen[key] == TRACE_AFTER:
+                run = self._grads[key] = traced(run, arguments)
+        return run(*arguments)
 
     def grad_block(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient of one client's data loss on a block (B, …), by plain autograd."""
         leaf = x.detach().requires_grad_()
         with torch.enable_grad():
-            loss, buffers = self._mean_loss(leaf, block, None, buffers)
+            loss, buffers = self._mean_loss(leaf, None, buffers, *block)
             (g,) = torch.autograd.grad(loss, leaf)
         return g, buffers.detach()
 
@@ -323,7 +335,7 @@ class Task:
         the model while it runs."""
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model)
-        other._grads = {}
+        other._forget()
         return other
 
     # -- evaluation -----------------------------------------------------------------------------
@@ -380,6 +392,8 @@ class Task:
                     values["gap"] = values["loss"] - self.objective(
                         self.optimum, weighting, buffers
                     )
+        if not values:
+            return {}
         return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
     def _scan(

@@ -136,39 +136,41 @@ def train(
 
     with torch.random.fork_rng(devices=_devices(task)), torch.no_grad(), bar:
         torch.manual_seed(seed)  # for models with dropout layers; all else is counter-based
-        session.prepare(sampler.cohort(seed, 0, task.clients))
-        begin = time.perf_counter()
-        state = algorithm.start(state, session.cohort(0, np.arange(task.clients)))
-        clock += _since(begin, task)
-        row = record(0)
-        for k in range(1, rounds + 1):
-            if target is not None and _reached(row, target):
-                stopped, k = "target", k - 1
-                break
+        try:
+            session.prepare(sampler.cohort(seed, 0, task.clients))
             begin = time.perf_counter()
-            sampled = sampler.cohort(seed, k - 1, task.clients)
-            ids = answered(sampled, dropout, seed, k - 1)
-            session.counters.lost += len(sampled) - len(ids)
-            before = state
-            if len(ids):  # a round in which nobody answers changes nothing
-                clients = session.cohort(k - 1, ids)
-                state = algorithm.round(state, clients)
-                session.counters.steps += clients.steps
-            look = k % eval_every == 0 or k == rounds
-            clock += _since(begin, task, wait=look)
-            if look:
-                row = record(len(ids))
-            if _lost(state.x, row if look else {}, look):
-                error = Diverged(
-                    f"{type(algorithm).__name__} diverged in round {k}: the model or its loss is "
-                    "not finite; take a smaller step size"
-                )
-                state, stopped = before, "diverged"
-                break
-            bar.update(k, row)
-        if target is not None and stopped == "rounds" and _reached(row, target):
-            stopped = "target"
-        session.close()
+            state = algorithm.start(state, session.cohort(0, np.arange(task.clients)))
+            clock += _since(begin, task)
+            row = record(0)
+            for k in range(1, rounds + 1):
+                if target is not None and _reached(row, target):
+                    stopped, k = "target", k - 1
+                    break
+                begin = time.perf_counter()
+                sampled = sampler.cohort(seed, k - 1, task.clients)
+                ids = answered(sampled, dropout, seed, k - 1)
+                session.counters.lost += len(sampled) - len(ids)
+                before = state
+                if len(ids):  # a round in which nobody answers changes nothing
+                    clients = session.cohort(k - 1, ids)
+                    state = algorithm.round(state, clients)
+                    session.counters.steps += int(clients.draw.steps.max())
+                look = k % eval_every == 0 or k == rounds
+                clock += _since(begin, task, wait=look)
+                if look:
+                    row = record(len(ids))
+                if _lost(state.x, row if look else {}, look):
+                    error = Diverged(
+                        f"{type(algorithm).__name__} diverged in round {k}: the model or its loss is "
+                        "not finite; take a smaller step size"
+                    )
+                    state, stopped = before, "diverged"
+                    break
+                bar.update(k, row)
+            if target is not None and stopped == "rounds" and _reached(row, target):
+                stopped = "target"
+        finally:
+            session.close()
     return Run(task, algorithm, history, state, session, stopped, k, clock, error)
 
 

@@ -27,7 +27,7 @@ from fairlead.task import Task
 if TYPE_CHECKING:
     from fairlead.engine.simulate import Session
 
-SMALL = 1 << 20  # multiplications a step below which vmap is taken without measuring
+SMALL = 1 << 20  # multiplications a step
 _KNOWN: dict[str, dict[str, float]] = {}
 
 
@@ -42,6 +42,11 @@ def _two_steps(client: Client[Any], x: Tensor) -> _Moved:
         if k < 2:
             y = y - step.lr * step.grad(y)
     return _Moved(y=y)
+
+
+def is_small(task: Task, clients: int, draw: Draw) -> bool:
+    """Whether a step is so little work that threads and measurements only cost time."""
+    return task.dim * clients * draw.index.shape[-1] < SMALL
 
 
 def unstackable(task: Task, draw: Draw) -> str:
@@ -97,7 +102,7 @@ def mode(
     why = unstackable(task, draw)
     if why:
         return "loop", f"loop: {why}"
-    if task.dim * len(ids) * draw.index.shape[-1] < SMALL:
+    if is_small(task, len(ids), draw):
         return "vmap", "vmap: a small problem"
     first = draw.index[:, :2], draw.count[:, :2]
     seconds = _remembered(_key(session, draw), lambda: _measure(session, ids, Draw(*first)))

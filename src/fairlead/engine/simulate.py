@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -83,6 +84,7 @@ class Session:
         self.mode: Mode = setting.mode
         self.report = f"{setting.mode}, as asked for"
         self.room = 0
+        self.operator_threads = torch.get_num_threads()
         self.threads = 1  # clients that run at the same time in `loop`
         if setting.mode != "debug" and task.device.type == "cpu":
             self.threads = setting.threads or torch.get_num_threads()
@@ -93,6 +95,9 @@ class Session:
         """Settle how to run before the first round, on the first cohort's own shapes."""
         draw = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
         self.room = choose.clients_that_fit(self.task, draw, self.setting.memory)
+        self.operator_threads = torch.get_num_threads()
+        if choose.is_small(self.task, len(ids), draw):
+            torch.set_num_threads(1)  # threads would only wait for each other
         if self.mode == "auto":
             self.mode, self.report = choose.mode(self, ids, draw)
         if self.mode == "vmap":
@@ -182,6 +187,7 @@ class Session:
         return self.store
 
     def close(self) -> None:
+        torch.set_num_threads(self.operator_threads)
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -195,10 +201,16 @@ class SimulatedCohort(Cohort):
         self.session, self.round, self.ids = session, round, ids
         self.share = float(session.weights[ids].sum())
         task = session.task
-        self.draw = session.batches.draw(session.seed, round, ids, task.sizes[ids])
         weights = session.weights[ids] / self.share
         self.weights = torch.from_numpy(weights).to(task.device, task.dtype)
-        self.steps = int(self.draw.steps.max())
+
+    @cached_property
+    def draw(self) -> Draw:
+        """The batches of all exchanges of the round."""
+        session = self.session
+        return session.batches.draw(
+            session.seed, self.round, self.ids, session.task.sizes[self.ids]
+        )
 
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
         session, sums, buffers = self.session, dict[str, Tensor](), None
