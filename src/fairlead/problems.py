@@ -21,7 +21,8 @@ def _quadratic(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **settings: Any) -> Task:
-    """f_i(x) = ½ x'A_i x − b_i'x with A of shape (N, d, d) and b of shape (N, d).
+    """f_i(x) = ½ x'A_i x − b_i'x with A of shape (N, d, d) and b of shape (N, d). The optimum is
+    known where the mean of the A_i is positive definite.
 
     >>> quadratics([[[1.0]], [[3.0]]], [[-1.0], [3.0]]).optimum  # of the mean function
     tensor([0.5000], dtype=torch.float64)
@@ -31,7 +32,9 @@ def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **set
     at = torch.zeros(linear.shape[1]) if start is None else torch.as_tensor(np.asarray(start))
     settings.setdefault("dtype", torch.float64)
     settings.setdefault("name", "quadratics")
-    optimum = torch.linalg.solve(hessians.mean(0), linear.mean(0))
+    mean = hessians.mean(0)
+    convex = bool(torch.linalg.eigvalsh(mean)[0] > 0)
+    optimum = torch.linalg.solve(mean, linear.mean(0)) if convex else None
     return Task.from_function(
         _quadratic, (hessians, linear), at.to(torch.float64), optimum=optimum, **settings
     )
@@ -129,11 +132,11 @@ class _Separator(nn.Module):
 
     def __init__(self, slope: float) -> None:
         super().__init__()
-        self.register_buffer("direction", torch.tensor([slope, slope]))
+        self.direction = nn.Parameter(torch.tensor([slope, slope]), requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.get_buffer("direction") + self.bias
+        return x @ self.direction + self.bias
 
 
 def two_gaussians(

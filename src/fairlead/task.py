@@ -170,6 +170,7 @@ class Task:
         self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.device)
         norms = (nn.modules.batchnorm._BatchNorm,)
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
+        self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not (isinstance(model, _Function) and model.batched)
         self._traceable = is_traceable(model) or isinstance(model, _Function)
         self._forget()
@@ -261,7 +262,8 @@ class Task:
 
     def _losses(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
         """A loss a sample, and the buffers after the pass."""
-        named = self._buffer_views(buffers.clone()) if self._buffers else {}
+        # copies of their own: layers change buffers in place, and under vmap only whole tensors
+        named = {n: b.clone() for n, b in self._buffer_views(buffers).items()}
         weights = {**self.views(x), **self._fixed, **named}
         output = functional_call(self.model, weights, block[: self.inputs])
         losses = self.loss(output, *block[self.inputs :])

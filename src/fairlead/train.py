@@ -191,6 +191,12 @@ def _check(
     if rounds < 1 or eval_every < 1:
         raise FairleadError(f"rounds is {rounds} and eval_every {eval_every}: both are at least 1")
     local.check(task.sizes)
+    single = np.flatnonzero(local.smallest(task.sizes) == 1)
+    if task.needs_pairs and len(single):
+        raise FairleadError(
+            f"client {single[0]} has a batch of one sample, on which BatchNorm1d is not defined: "
+            "set drop_last=True, or another batch size"
+        )
     longest = int(local.steps_of(task.sizes, np.arange(task.clients)).max())
     for name, rate in algorithm.rates().items():
         check_rate(name, rate, rounds, rounds * longest)

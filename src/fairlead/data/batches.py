@@ -102,6 +102,13 @@ class Batches:
         size = self.sizes_of(n)
         return np.maximum(1, n // size) if self.drop_last else -(-n // size)
 
+    def smallest(self, n: Ints) -> Ints:
+        """The size of the smallest batch that clients with `n` samples can meet."""
+        size = self.sizes_of(n)
+        if self.replacement:
+            return size
+        return np.minimum(size, n - (self.per_epoch(n) - 1) * size)
+
     def steps_of(self, n: Ints, ids: Ints | None = None) -> Ints:
         """Local steps a round of the clients `ids` with `n` samples."""
         if self.steps is None:
@@ -123,19 +130,19 @@ class Batches:
         width = int(count.max())
         inside = torch.arange(width)
         if self.replacement:
-            blocks = torch.arange(-(-width // 4))
-            client, step = torch.from_numpy(ids)[:, None, None], torch.from_numpy(k)[:, None]
-            bits = words(seed, Purpose.BATCH, round, client, step, blocks).flatten(2)[..., :width]
-            index = (bits * torch.from_numpy(n)[:, None, None]) >> 32
-        elif (each == 1).all():  # a whole epoch a step: the order is of no account
-            index = inside.expand(len(ids), len(k), width)
+            index = _with_replacement(seed, round, ids, n, k, width)
         else:
-            passes = -(-steps // each)
-            shuffled, starts = _permutations(seed, round, ids, n, passes)
-            first = np.cumsum(passes) - passes  # where a client's first epoch is listed
-            epoch = np.minimum(k // each[:, None], passes[:, None] - 1)
-            at = torch.from_numpy(starts[first[:, None] + epoch] + place)
-            index = shuffled[(at[..., None] + inside).clamp_(max=len(shuffled) - 1)]
+            index = inside.expand(*count.shape, width)  # a whole epoch needs no order
+            some = size < n
+            if some.any():
+                passes = np.where(some, -(-steps // each), 0)
+                shuffled, starts = _permutations(seed, round, ids, n, passes)
+                first = np.cumsum(passes) - passes  # where a client's first epoch is listed
+                epoch = np.minimum(k // each[:, None], np.maximum(passes, 1)[:, None] - 1)
+                row = np.minimum(first[:, None] + epoch, len(starts) - 1)
+                at = torch.from_numpy(starts[row] + place)[..., None] + inside
+                cut = shuffled[at.clamp_(max=len(shuffled) - 1)]
+                index = torch.where(torch.from_numpy(some)[:, None, None], cut, index)
         padding = inside >= torch.from_numpy(count)[..., None]
         return Draw(index.masked_fill(padding, 0), count)
 
@@ -158,6 +165,14 @@ class Batches:
             for k, batch in enumerate(batches):
                 index[s, k, : len(batch)] = batch
         return Draw(index, count)
+
+
+def _with_replacement(seed: int, round: int, ids: Ints, n: Ints, steps: Ints, width: int) -> Tensor:
+    """`width` independent samples for every client and step: (S, K, width)."""
+    client, step = torch.from_numpy(ids)[:, None, None], torch.from_numpy(steps)[:, None]
+    blocks = torch.arange(-(-width // 4))
+    bits = words(seed, Purpose.BATCH, round, client, step, blocks).flatten(2)[..., :width]
+    return (bits * torch.from_numpy(n)[:, None, None]) >> 32
 
 
 def _permutations(seed: int, round: int, ids: Ints, n: Ints, epochs: Ints) -> tuple[Tensor, Ints]:

@@ -1,0 +1,58 @@
+"""Fixtures and the tasks that several tests share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import fairlead as fl
+
+os.environ["FAIRLEAD_CACHE"] = tempfile.mkdtemp()  # measurements of this machine stay out of tests
+
+DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """The devices a test runs on; the GPU only with `-m gpu`."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A run leaves torch's number of threads as it found it."""
+    before = torch.get_num_threads()
+    yield
+    assert torch.get_num_threads() == before
+
+
+TOY_A, TOY_B = np.array([1.0, 3.0, 0.5, 2.0]), np.array([-1.0, 1.0, 4.0, -3.0])
+
+
+def toy(start: float = 0.0, **settings: object) -> fl.Task:
+    """The 4-client toy: f_i(x) = a_i/2·(x − b_i)²."""
+    return fl.problems.quadratics(
+        TOY_A[:, None, None], (TOY_A * TOY_B)[:, None], [start], **settings
+    )
+
+
+def uneven(
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    sizes: tuple[int, ...] = (13, 4, 9, 1, 22),
+) -> fl.Task:
+    """A small network on random data, with clients of very different sizes."""
+    rng = np.random.default_rng(3)
+    n = sum(sizes)
+    x, y = torch.tensor(rng.normal(size=(n, 5))), torch.tensor(rng.integers(0, 3, n))
+    ends = np.cumsum(sizes)
+    owners = [np.arange(e - s, e) for s, e in zip(sizes, ends, strict=True)]
+    return fl.Task(
+        fl.models.mlp(5, 6, 3), "cross_entropy", (x, y), owners, test=(x, y), l2=0.01,
+        dtype=dtype, device=device,
+    )  # fmt: skip

@@ -1,0 +1,220 @@
+"""Tasks: the flat vector, the oracle, buffers, functions, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import uneven
+from torch import nn
+
+import fairlead as fl
+
+
+def _data(n: int = 12, p: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    return torch.tensor(rng.normal(size=(n, p))), torch.tensor(rng.integers(0, 2, n))
+
+
+def _batchnorm() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_parameters_are_views_of_the_vector() -> None:
+    task = uneven()
+    x = task.start(0)[0]
+    views = task.views(x)
+    assert sum(v.numel() for v in views.values()) == task.dim == len(x)
+    x += 1.0
+    again = torch.cat([v.flatten() for v in views.values()])
+    assert torch.equal(again, x)
+    assert {n: (s.start, s.stop) for n, s in task.layers.items()} == {
+        "1.weight": (0, 30), "1.bias": (30, 36), "3.weight": (36, 54), "3.bias": (54, 57),
+    }  # fmt: skip
+
+
+def test_gradients_equal_plain_pytorch() -> None:
+    task = uneven()
+    x, buffers = task.start(0)
+    model = fl.models.mlp(5, 6, 3)().double()
+    model.load_state_dict(task.state_dict(x))
+    rows = task.split[2]
+    output = model(task.data[0][rows])
+    loss = nn.functional.cross_entropy(output, task.data[1][rows])
+    loss = loss + 0.005 * sum((p**2).sum() for p in model.parameters())
+    loss.backward()
+    g = torch.cat([p.grad.flatten() for p in model.parameters()])
+    torch.testing.assert_close(task.full_grad(2, x, buffers, 100), g, rtol=0, atol=1e-14)
+    torch.testing.assert_close(task.full_grad(2, x, buffers, 4), g, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_full_gradients_do_not_depend_on_blocks_or_company(limit: int, device: str) -> None:
+    task = uneven(device)
+    x, buffers = task.start(0)
+    ids = np.array([0, 1, 3, 4])
+    together = task.full_grads(ids, x, buffers.expand(4, -1), limit)
+    alone = torch.stack([task.full_grad(int(i), x, buffers, 5) for i in ids])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-13)
+
+
+def test_recorded_gradients_are_bitwise_those_of_vmap() -> None:
+    task, plain = uneven(), uneven()
+    plain._traceable = False
+    x = task.start(0)[0].expand(2, -1) * torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+    block = task.samples(torch.tensor([0, 4]), torch.tensor([[0, 3, 5], [9, 1, 1]]))
+    weights = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    none = x.new_zeros(2, 0)
+    for point in (x, x[0], x):
+        for w in (weights, None):
+            found = [task.grads(point, block, w, none)[0] for _ in range(6)]
+            assert all(torch.equal(g, plain.grads(point, block, w, none)[0]) for g in found)
+    assert len(task._grads) == 4
+    assert not plain._grads
+
+
+def test_models_with_python_of_their_own_are_not_recorded() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.calls = nn.Linear(3, 2), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.layer(x)
+
+    x, y = _data()
+    task = fl.Task(Counting(), "cross_entropy", (x, y), [range(6), range(6, 12)])
+    before = task.model.calls
+    fl.train(task, fl.FedAvg(lr=0.1), rounds=10, steps=2, engine="vmap", objective=False)
+    assert task.model.calls - before >= 20
+
+
+def test_frozen_parameters_stay_and_are_no_part_of_the_vector() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    frozen = model[0].weight.clone()
+    x, y = _data()
+    task = fl.Task(model, "cross_entropy", (x, y), [range(6), range(6, 12)])
+    assert task.dim == 10
+    trained = fl.train(task, fl.FedAvg(lr=0.5), rounds=2, steps=2).model()
+    assert torch.equal(trained[0].weight, frozen)
+    assert not torch.equal(trained[1].weight, model[1].weight)
+
+
+def test_trained_model_evaluates_as_the_run_did() -> None:
+    run = fl.train(uneven(), fl.FedAvg(lr=0.3), rounds=3)
+    output = run.model()(run.task.test[0])
+    accuracy = (output.argmax(1) == run.task.test[1]).double().mean().item()
+    assert run.history.last("accuracy") == pytest.approx(accuracy, abs=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+def test_batchnorm_statistics_are_averaged_like_parameters(engine: str, device: str) -> None:
+    """One round of one step by hand: running mean ← 0.9·old + 0.1·batch mean, then the mean over
+    clients; a gradient, a control variate or a step size never touches them."""
+    x, y = _data()
+    torch.manual_seed(0)
+    model = _batchnorm().double()
+    layer = nn.Linear(3, 4).double()
+    layer.load_state_dict(model[0].state_dict())
+    task = fl.Task(
+        model, "cross_entropy", (x, y), [range(6), range(6, 12)], dtype=torch.float64, device=device
+    )
+    for method in (fl.FedAvg(lr=0.1), fl.Scaffold(lr=5.0, server_lr=2.0)):
+        run = fl.train(task, method, rounds=1, engine=engine)
+        hidden = layer(x).detach()
+        expected = 0.1 * (hidden[:6].mean(0) + hidden[6:].mean(0)) / 2
+        found = task.state_dict(run.x, run.session.buffers)
+        torch.testing.assert_close(found["1.running_mean"].cpu(), expected, rtol=0, atol=1e-12)
+        assert found["1.num_batches_tracked"].item() == 1
+        assert found["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_batchnorm_engines_agree_and_ragged_batches_run_one_by_one() -> None:
+    x, y = _data()
+    task = fl.Task(
+        _batchnorm(), "cross_entropy", (x, y), [range(6), range(6, 12)], dtype=torch.float64
+    )
+    runs = [
+        fl.train(task, fl.Scaffold(lr=0.1), rounds=3, batch_size=3, engine=e)
+        for e in ("vmap", "loop")
+    ]
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-12)
+    torch.testing.assert_close(runs[0].session.buffers, runs[1].session.buffers, rtol=0, atol=1e-12)
+    ragged = fl.Task(
+        _batchnorm(), "cross_entropy", (x, y), [range(5), range(5, 12)], dtype=torch.float64
+    )
+    run = fl.train(ragged, fl.Scaffold(lr=0.1), rounds=1, batch_size=5)
+    assert run.engine.startswith("loop: BatchNorm")
+    with pytest.raises(fl.FairleadError, match='use engine="loop"'):
+        fl.train(ragged, fl.Scaffold(lr=0.1), rounds=1, batch_size=5, engine="vmap")
+    with pytest.raises(fl.FairleadError, match="client 1 has a batch of one sample"):
+        fl.train(ragged, fl.Scaffold(lr=0.1), rounds=1, batch_size=3)
+    fl.train(ragged, fl.Scaffold(lr=0.1), rounds=1, batch_size=3, drop_last=True)
+
+
+def test_functions_of_a_vector_one_a_client() -> None:
+    functions = [lambda v: (v - 1.0).pow(2).sum(), lambda v: 2 * (v + 2.0).pow(2).sum()]
+    task = fl.Task.from_functions(
+        functions, torch.zeros(3, dtype=torch.float64), optimum=torch.full((3,), -1.0)
+    )
+    run = fl.train(task, fl.Scaffold(lr=0.05), rounds=150, steps=3)
+    assert run.engine.startswith("loop: its functions")
+    assert run.history.last("distance") < 1e-10
+
+
+def test_factories_follow_the_seed_and_modules_keep_their_weights() -> None:
+    x, y = _data()
+    owners = [range(6), range(6, 12)]
+    made = fl.Task(fl.models.mlp(3, 4, 2), "cross_entropy", (x, y), owners)
+    assert not torch.equal(made.start(0)[0], made.start(1)[0])
+    assert torch.equal(made.start(1)[0], made.start(1)[0])
+    kept = fl.Task(fl.models.mlp(3, 4, 2)(), "cross_entropy", (x, y), owners)
+    assert torch.equal(kept.start(0)[0], kept.start(1)[0])
+
+
+def test_moving_a_task_keeps_its_values() -> None:
+    task = uneven()
+    single = task.to(dtype=torch.float32)
+    assert single.data[0].dtype == single.start(0)[0].dtype == torch.float32
+    assert task.data[0].dtype == torch.float64
+    x = single.start(0)[0]
+    torch.testing.assert_close(single.objective(x).double(), task.objective(x.double()))
+
+
+def test_objective_weights_clients_not_samples() -> None:
+    task = uneven()
+    x, buffers = task.start(0)
+    each = []
+    for i in range(task.clients):
+        part = tuple(t[task.split[i]] for t in task.data)
+        each.append(task._losses(x, part, buffers)[0].mean())
+    ridge = task.l2 / 2 * x @ x
+    torch.testing.assert_close(task.objective(x), torch.stack(each).mean() + ridge)
+    sizes = torch.tensor(task.sizes / task.sizes.sum())
+    torch.testing.assert_close(task.objective(x, "size"), sizes @ torch.stack(each) + ridge)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss": "cross_entrop"}, "did you mean 'cross_entropy'"),
+        ({"loss": nn.CrossEntropyLoss()}, "return one value a sample"),
+        ({"clients": [range(6), []]}, "client 1 has no data"),
+        ({"clients": []}, "no clients"),
+        ({"clients": [range(6), range(6, 14)]}, "names sample 13"),
+        ({"data": (torch.zeros(12, 3), torch.zeros(11).long())}, "12, 11 rows"),
+        ({"data": (torch.full((12, 3), float("nan")), torch.zeros(12).long())}, "first in row 0"),
+        ({"data": (torch.zeros(12, 5), torch.zeros(12).long())}, "do not fit samples"),
+        ({"test": (torch.full((2, 3), float("inf")), torch.zeros(2).long())}, "test data tensor 0"),
+        ({"model": nn.Flatten()}, "no parameter to train"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_training(change: dict, message: str) -> None:
+    x, y = _data()
+    given = {"model": nn.Linear(3, 2), "loss": "cross_entropy", "data": (x, y),
+             "clients": [range(6), range(6, 12)]} | change  # fmt: skip
+    with pytest.raises(fl.FairleadError, match=message) as caught:
+        fl.Task(**given)
+    assert "\n" not in str(caught.value) or "do not fit" in str(caught.value)

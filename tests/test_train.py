@@ -1,0 +1,140 @@
+"""The training loop: recording, stopping, refusing, diverging."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import toy, uneven
+
+import fairlead as fl
+
+
+def test_history_has_a_row_an_evaluation() -> None:
+    run = fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=7, eval_every=3)
+    assert run.history["round"].tolist() == [0, 3, 6, 7]
+    assert {"loss", "test_loss", "accuracy", "clients", "gradients", "exchanges", "seconds"} <= set(
+        run.history
+    )
+    assert run.rounds == 7
+    assert run.stopped == "rounds"
+    assert (np.diff(run.history["seconds"]) > 0).all()
+
+
+def test_a_target_stops_the_run_at_its_round() -> None:
+    run = fl.train(toy(), fl.Scaffold(lr=0.05), rounds=50, steps=5, target={"distance": 1e-3})
+    assert run.stopped == "target"
+    assert run.rounds == run.rounds_to("distance", 1e-3) == run.history["round"][-1] < 50
+    assert run.history["distance"][-2] > 1e-3 >= run.history["distance"][-1]
+    full = fl.train(toy(), fl.Scaffold(lr=0.05), rounds=run.rounds, steps=5)
+    assert torch.equal(run.x, full.x)
+
+
+def test_a_target_met_at_the_start_takes_no_round() -> None:
+    run = fl.train(toy(), fl.FedAvg(lr=0.05), rounds=5, target={"distance": 1e9})
+    assert (run.stopped, run.rounds) == ("target", 0)
+
+
+def test_divergence_names_the_round_and_keeps_what_was_recorded() -> None:
+    run = fl.train(toy(start=1.0), fl.FedAvg(lr=1e30), rounds=50, steps=5)
+    assert run.stopped == "diverged"
+    assert run.error is not None
+    assert f"diverged in round {run.rounds}" in str(run.error)
+    assert len(run.history["round"]) == run.rounds + 1
+    assert bool(torch.isfinite(run.x).all())
+    with pytest.raises(fl.Diverged):
+        run.raise_if_diverged()
+
+
+def test_divergence_between_evaluations_is_seen() -> None:
+    run = fl.train(toy(start=1.0), fl.FedAvg(lr=1e30), rounds=50, steps=5, eval_every=50)
+    assert run.stopped == "diverged"
+    assert run.rounds < 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": 0}, "rounds is 0"),
+        ({"eval_every": 0}, "eval_every 0"),
+        ({"target": {"acuracy": 0.5}}, "did you mean 'accuracy'"),
+        ({"weighting": "sizes"}, "did you mean 'size'"),
+        ({"weighting": [1.0, 2.0]}, "5 positive numbers"),
+        ({"algorithm": fl.FedAvg(lr=-0.1)}, "lr is -0.1"),
+        ({"algorithm": fl.FedAvg(lr=float("nan"))}, "lr is nan"),
+        ({"algorithm": fl.FedAvg(lr=0.1, server_lr=0.0)}, "server_lr is 0.0"),
+        ({"algorithm": fl.FedAvg(lr=fl.schedules.Cosine(0.1, 3)), "rounds": 5}, "at k = 3"),
+        ({"algorithm": fl.FedAvg(lr=lambda k: 1.0 - k), "rounds": 5}, "at k = 1"),
+        ({"algorithm": fl.FedAvg}, "give an object such as"),
+    ],
+)
+def test_bad_settings_are_one_sentence_before_training(change: dict, message: str) -> None:
+    given = {"task": uneven(), "algorithm": fl.FedAvg(lr=0.1), "rounds": 2, **change}
+    with pytest.raises(fl.FairleadError, match=message) as caught:
+        fl.train(**given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "values"),
+    [
+        (fl.schedules.Constant(0.1), [0.1, 0.1, 0.1, 0.1]),
+        (fl.schedules.Exponential(0.1, 0.99), [0.1, 0.099, 0.09801, 0.0970299]),
+        (fl.schedules.Cosine(0.2, 4), [0.2, 0.1 + 0.1 * 0.5**0.5, 0.1, 0.1 - 0.1 * 0.5**0.5]),
+        (fl.schedules.MultiStep(1.0, (1, 3)), [1.0, 0.1, 0.1, 0.01]),
+        (fl.schedules.InverseSqrt(1.0), [1.0, 2**-0.5, 3**-0.5, 0.5]),
+        (lambda k: 1 / (k + 1), [1.0, 1 / 2, 1 / 3, 1 / 4]),
+    ],
+)
+def test_schedules_and_the_steps_they_make(schedule, values: list[float]) -> None:
+    assert [schedule(k) for k in range(4)] == pytest.approx(values)
+    task = fl.problems.quadratics([[[0.0]]], [[1.0]], [0.0])  # the gradient is −1 everywhere
+    run = fl.train(task, fl.FedAvg(lr=schedule), rounds=4, steps=3)
+    assert run.x.item() == pytest.approx(3 * sum(values))
+
+
+def test_schedules_over_steps_count_the_longest_client() -> None:
+    task = fl.problems.quadratics([[[0.0]]] * 2, [[1.0], [0.0]], [0.0])
+    rate = fl.schedules.Exponential(1.0, 0.5, per="step")
+    run = fl.train(task, fl.FedAvg(lr=rate), rounds=2, steps=[1, 3])
+    # client 0 moves by 1 in round 0 (step 0) and by ½³ in round 1 (step 3); client 1 stays
+    assert run.x.item() == (1 + 0.125) / 2
+
+
+def test_history_survives_a_file(tmp_path) -> None:
+    run = fl.train(toy(start=1.0), fl.FedAvg(lr=1e30), rounds=50, steps=5)
+    run.history.to_jsonl(tmp_path / "h.jsonl")
+    back = fl.History.from_jsonl(tmp_path / "h.jsonl")
+    for name in run.history:
+        values = np.where(np.isfinite(run.history[name]), run.history[name], np.nan)
+        np.testing.assert_array_equal(back[name], values)
+    for line in (tmp_path / "h.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+
+
+def test_import_and_training_need_torch_numpy_and_safetensors_only() -> None:
+    code = """
+import sys
+for name in ("typer", "rich", "matplotlib", "sklearn", "scipy", "pandas"):
+    sys.modules[name] = None  # importing it fails from now on
+import fairlead as fl
+run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=3, steps=2, progress=True)
+print(run.rounds)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "3", done.stderr
+
+
+def test_dependencies_flow_downwards() -> None:
+    """Methods import no engine, engines and tasks no method."""
+    from pathlib import Path
+
+    root = Path(fl.__file__).parent
+    for path in (root / "algorithms").glob("*.py"):
+        assert "fairlead.engine" not in path.read_text()
+    for path in [*(root / "engine").glob("*.py"), root / "task.py", root / "train.py"]:
+        assert "fairlead.algorithms" not in path.read_text()
