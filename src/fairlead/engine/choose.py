@@ -1,4 +1,4 @@
-"""How to run: which clients fit in memory together, and whether vmap or one by one is faster.
+"""How to run: as a matrix of clients, one by one, or one a core, whichever is faster.
 
 The measurement takes a few local steps on the task's own shapes. Its result is kept for the
 process and in a small file in the user's cache, so that equal runs choose equally.
@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fairlead.engine.simulate import Session
 
 SMALL = 1 << 20  # multiplications a step
+THREADS = "loop with a client a core"
 _KNOWN: dict[str, dict[str, float]] = {}
 
 
@@ -59,70 +61,54 @@ def unstackable(task: Task, draw: Draw) -> str:
     return ""
 
 
-def clients_that_fit(task: Task, draw: Draw, memory: int | None) -> int:
-    """Clients whose vectors and activations fit the memory budget together."""
-    if memory is None:
-        if task.device.type == "cuda":
-            memory = int(0.6 * torch.cuda.mem_get_info(task.device)[0])
-        else:
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4
-    item = torch.empty((), dtype=task.dtype).element_size()
-    batch = draw.index.shape[-1]
-    sample = sum(t[0].numel() * t.element_size() for t in task.data)
-    each = 10 * task.dim * item + batch * (2 * sample + 3 * _activations(task))
-    return max(1, memory // max(each, 1))
+@dataclass(frozen=True)
+class Choice:
+    """How to run, and why."""
+
+    mode: Literal["vmap", "loop"]
+    threads: int
+    why: str
 
 
-def _activations(task: Task) -> int:
-    """Bytes that autograd keeps for one sample."""
-    x, buffers = task.start()
-
-    def kept(n: int) -> int:
-        total = 0
-
-        def count(t: Tensor) -> Tensor:
-            nonlocal total
-            total += t.numel() * t.element_size()
-            return t
-
-        rows = torch.arange(n, device=task.device) % len(task.data[0])
-        block = tuple(t.index_select(0, rows) for t in task.data)
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
-            task.grad_block(x, block, buffers)
-        return total
-
-    return max(0, kept(4) - kept(2)) // 2
-
-
-def mode(
-    session: Session, ids: NDArray[np.int64], draw: Draw
-) -> tuple[Literal["vmap", "loop"], str]:
-    """The faster way to run, and a sentence that says why."""
+def choose(session: Session, ids: NDArray[np.int64], draw: Draw) -> Choice:
+    """The fastest way to run a cohort like this one."""
     task = session.task
     why = unstackable(task, draw)
     if why:
-        return "loop", f"loop: {why}"
+        return Choice("loop", session.threads, f"loop: {why}")
     if is_small(task, len(ids), draw):
-        return "vmap", "vmap: a small problem"
-    first = draw.index[:, :2], draw.count[:, :2]
-    seconds = _remembered(_key(session, draw), lambda: _measure(session, ids, Draw(*first)))
-    best: Literal["vmap", "loop"] = "vmap" if seconds["vmap"] <= seconds["loop"] else "loop"
+        return Choice("vmap", 1, "vmap: a small problem")
+    first = Draw(draw.index[:, :2], draw.count[:, :2])
+    seconds = _remembered(_key(session, draw), lambda: _measure(session, ids, first))
+    best = min(seconds, key=lambda name: seconds[name])
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
-    return best, f"{best}: measured for two local steps of the cohort: {shown}"
+    why = f"{best}: measured for two local steps of the cohort: {shown}"
+    return Choice(
+        "vmap" if best == "vmap" else "loop", session.threads if best == THREADS else 1, why
+    )
 
 
 def _measure(session: Session, ids: NDArray[np.int64], draw: Draw) -> dict[str, float]:
+    """The best times of the candidates, taken in turns so that a busy moment hits none alone."""
     x = session.task.start(session.seed)[0]
-    run = {"vmap": session.stacked, "loop": session.one_by_one}
-    store, session.store = session.store, None
-    seconds = {"vmap": float("inf"), "loop": float("inf")}
+    ways: dict[str, tuple[Callable[..., Any], int]] = {
+        "vmap": (session.stacked, session.threads),
+        "loop": (session.one_by_one, 1),
+    }
+    if session.threads > 1:
+        ways[THREADS] = (session.one_by_one, session.threads)
+    seconds = dict.fromkeys(ways, float("inf"))
+    store, threads, session.store = session.store, session.threads, None
+    begin = time.perf_counter()
     try:
-        for _ in range(3):  # side by side, so that a busy moment does not hit one alone
-            for name, execute in run.items():
+        for turn in range(7):  # enough for recorded gradients to come into play
+            for name, (execute, session.threads) in ways.items():
                 with suppress(RuntimeError):  # an operator that vmap does not know
                     seconds[name] = min(seconds[name], _time(session, execute, x, ids, draw))
+            if turn and time.perf_counter() - begin > 3.0:
+                break
     finally:
-        session.store = store
+        session.store, session.threads = store, threads
     return seconds
 
 

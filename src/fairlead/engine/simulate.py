@@ -1,9 +1,9 @@
 """The simulate engine: a cohort on one device.
 
 `vmap` runs the cohort as an (S, d) matrix, in chunks that fit a memory budget; `loop` runs one
-client at a time with plain autograd, on a CPU one client a core; `debug` is `loop` on one thread
-with every value looked at, and its errors name round, client and step. `auto` measures the first
-two on the task's own shapes and takes the faster.
+client at a time with plain autograd, or one a thread on a CPU; `debug` is `loop` on one thread
+with every value looked at, and its errors name round, client and step. `auto` measures these on
+the task's own shapes and takes the fastest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Cohort, Memory, Replies, Upload
 from fairlead.data.batches import Batches, Draw
-from fairlead.engine import choose
+from fairlead.engine.choose import choose, is_small, unstackable
 from fairlead.engine.clients import Counters, Single, Stacked, Work
+from fairlead.engine.memory import clients_that_fit, keep_freed_memory
 from fairlead.engine.store import ClientStore
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import Task
@@ -94,14 +95,17 @@ class Session:
     def prepare(self, ids: Ids) -> None:
         """Settle how to run before the first round, on the first cohort's own shapes."""
         draw = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
-        self.room = choose.clients_that_fit(self.task, draw, self.setting.memory)
+        self.room = clients_that_fit(self.task, draw, self.setting.memory)
         self.operator_threads = torch.get_num_threads()
-        if choose.is_small(self.task, len(ids), draw):
+        if is_small(self.task, len(ids), draw):
             torch.set_num_threads(1)  # threads would only wait for each other
+        else:
+            keep_freed_memory()
         if self.mode == "auto":
-            self.mode, self.report = choose.mode(self, ids, draw)
+            choice = choose(self, ids, draw)
+            self.mode, self.threads, self.report = choice.mode, choice.threads, choice.why
         if self.mode == "vmap":
-            why = choose.unstackable(self.task, draw)
+            why = unstackable(self.task, draw)
             if why:
                 raise FairleadError(
                     f'the vmap engine cannot run this task: {why}; use engine="loop"'
