@@ -62,6 +62,10 @@ def _figure(
                 axes.axhline(goal, color="black", linewidth=0.8, linestyle=":")
             if name not in RISING and _positive(groups, name):
                 axes.set_yscale("log")
+                low, high = axes.get_ylim()
+                if high < 100 * low:  # a short axis reads better in plain numbers
+                    axes.yaxis.set_major_formatter("{x:g}")
+                    axes.yaxis.set_minor_formatter("{x:g}")
             axes.set_xlabel({"round": "communication rounds"}.get(x, x))
             axes.set_ylabel(name.replace("_", " "))
         figure.axes[0].legend()

@@ -1,0 +1,43 @@
+"""The examples of README, docs and examples/ run as they are."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import uneven
+
+import fairlead as fl
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SNIPPETS = [
+    pytest.param(code, id=f"{page.name}-{k}")
+    for page in PAGES
+    for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+]
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_snippets_run(code: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "snippet.py").write_text(code, encoding="utf-8")
+    runpy.run_path("snippet.py")
+
+
+def test_own_method_runs_everywhere(tmp_path, monkeypatch) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "own_method.py"))
+    method = example["StickyAvg"](lr=0.1)
+    settings = {"rounds": 4, "cohort": 3, "batch_size": 4, "epochs": 2}
+    runs = [fl.train(uneven(), method, engine=e, **settings) for e in ("vmap", "loop", "debug")]
+    for run in runs[1:]:
+        torch.testing.assert_close(run.x, runs[0].x, rtol=0, atol=1e-12)
+    plain = fl.train(uneven(), example["StickyAvg"](lr=0.1, stick=0.0), **settings)
+    fedavg = fl.train(uneven(), fl.FedAvg(lr=0.1), **settings)
+    torch.testing.assert_close(plain.x, fedavg.x, rtol=0, atol=1e-14)
+    monkeypatch.chdir(tmp_path)
+    example["main"]()
+    assert (tmp_path / "sticky.png").exists()
