@@ -86,3 +86,35 @@ def test_wrong_calls() -> None:
         fl.compare(_task(), [fl.FedAvg(lr=1.0)], rounds=1, target={"loss": 1.0, "gap": 1.0})
     with pytest.raises(fl.FairleadError, match="no target"):
         fl.compare(_task(), [fl.FedAvg(lr=0.1)], rounds=1).rounds_to_target("FedAvg")
+
+
+def test_methods_of_one_class_are_numbered_and_functions_are_step_sizes() -> None:
+    methods = [fl.Scaffold(lr=0.1), fl.Scaffold(lr=0.1, option="I"), fl.FedAvg(lr=lambda k: 0.1)]
+    result = fl.compare(_task(), methods, rounds=2)
+    assert list(result.entries) == ["Scaffold", "Scaffold 2", "FedAvg"]
+    assert result.table()[2]["lr"] == "0.1"
+
+
+def test_tuning_over_seeds_without_a_target() -> None:
+    result = fl.compare(_task(), [fl.FedAvg(lr=1.0)], rounds=3, grid=[0.3, 0.1], seeds=2)
+    assert result.entries["FedAvg"].algorithm.lr in (0.3, 0.1)
+    with pytest.raises(fl.FairleadError, match="no metric 'los'"):
+        fl.compare(_task(), [fl.FedAvg(lr=1.0)], rounds=3, metric="los")
+
+
+def test_own_metrics_are_better_larger() -> None:
+    import torch
+
+    x, y = torch.randn(20, 3), torch.randint(3, (20,))
+    hit = {"top2": lambda o, t: (o.topk(2).indices == t[:, None]).any(1).to(o.dtype)}
+    task = fl.Task(
+        torch.nn.Linear(3, 3),
+        "cross_entropy",
+        (x, y),
+        [range(9), range(9, 20)],
+        test=(x, y),
+        metrics=hit,
+    )
+    run = fl.train(task, fl.FedAvg(lr=0.1), rounds=2, target={"top2": 1.01})
+    assert run.stopped == "rounds"
+    assert run.history.best("top2") == run.history["top2"].max()

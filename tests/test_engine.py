@@ -155,3 +155,72 @@ def test_counters_count_what_was_computed() -> None:
     assert run.counters.exchanges == 1
     assert run.counters.steps == 2 * 4
     assert run.history["gradients"].tolist() == [0, 42]
+
+
+def test_auto_tries_vmap_on_small_models_too() -> None:
+    class Branching(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            return y if float(y.detach().sum()) > 0 else 2 * y
+
+    x, y = torch.randn(8, 3), torch.randint(2, (8,))
+    task = fl.Task(Branching(3, 2), "cross_entropy", (x, y), [range(4), range(4, 8)])
+    run = fl.train(task, fl.Scaffold(lr=0.1), rounds=2)
+    assert run.engine.startswith("loop: vmap cannot run the model")
+
+
+def test_dropout_layers_repeat_for_a_seed_whether_or_not_the_choice_is_remembered() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(300, 40), torch.nn.Dropout(0.5))
+    x, y = torch.randn(400, 300), torch.randint(40, (400,))
+    task = fl.Task(model, "cross_entropy", (x, y), fl.splits.iid(y, 4))
+    choose._KNOWN.clear()
+    runs = [
+        fl.train(task, fl.FedAvg(lr=0.1), rounds=1, batch_size=90, engine="auto") for _ in range(3)
+    ]
+    assert torch.equal(runs[1].x, runs[2].x)
+    if not runs[0].engine.startswith("loop with"):  # threads take their masks in any order
+        assert torch.equal(runs[0].x, runs[1].x)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+def test_numbers_can_be_uploaded_and_lost_axes_are_told(engine: str) -> None:
+    class Moved(fl.Upload):
+        m: torch.Tensor
+
+    class Server(fl.State):
+        x: torch.Tensor
+
+    @dataclass(frozen=True)
+    class Sends(fl.Algorithm):
+        keep: bool
+
+        def init(self, x):
+            return Server(x=x)
+
+        def round(self, s, cohort):
+            m = cohort.run(self.local, x=s.x).mean.m
+            assert m.shape == (1,)
+            return Server(x=s.x + m)
+
+        def local(self, client, x):
+            y = x
+            for step in client.steps(0.5):
+                y = y - step.lr * step.grad(y)
+            return Moved(m=client.moved if self.keep else (y - x).norm(dim=-1))
+
+    run = fl.train(uneven(), Sends(True), rounds=1, steps=[1, 2, 3, 4, 5], engine=engine)
+    torch.testing.assert_close(run.x, run.task.start(0)[0] + 1.5)
+    with pytest.raises(fl.FairleadError, match="keepdim=True"):
+        fl.train(uneven(), Sends(False), rounds=1, engine=engine)
+
+
+def test_warm_start_works_with_replayed_batches_and_missing_ones_are_named() -> None:
+    table = {(0, 1): [[0]], (0, 3): [[0], [0]]}
+    run = fl.train(
+        uneven(), fl.Scaffold(lr=0.1, warm_start=True), rounds=1, cohort=[[1, 3]], batches=table
+    )
+    assert run.counters.exchanges == 2
+    with pytest.raises(
+        fl.FairleadError, match=r"no batches are given for \(round, client\) \(0, 0\)"
+    ):
+        fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=1, batches=table)

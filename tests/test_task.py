@@ -44,8 +44,8 @@ def test_gradients_equal_plain_pytorch() -> None:
     loss = loss + 0.005 * sum((p**2).sum() for p in model.parameters())
     loss.backward()
     g = torch.cat([p.grad.flatten() for p in model.parameters()])
-    torch.testing.assert_close(task.full_grad(2, x, buffers, 100), g, rtol=0, atol=1e-14)
-    torch.testing.assert_close(task.full_grad(2, x, buffers, 4), g, rtol=0, atol=1e-14)
+    torch.testing.assert_close(task.full_grad(2, x, buffers, 100)[0], g, rtol=0, atol=1e-14)
+    torch.testing.assert_close(task.full_grad(2, x, buffers, 4)[0], g, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
@@ -53,8 +53,8 @@ def test_full_gradients_do_not_depend_on_blocks_or_company(limit: int, device: s
     task = uneven(device)
     x, buffers = task.start(0)
     ids = np.array([0, 1, 3, 4])
-    together = task.full_grads(ids, x, buffers.expand(4, -1), limit)
-    alone = torch.stack([task.full_grad(int(i), x, buffers, 5) for i in ids])
+    together = task.full_grads(ids, x, buffers.expand(4, -1), limit)[0]
+    alone = torch.stack([task.full_grad(int(i), x, buffers, 5)[0] for i in ids])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-13)
 
 
@@ -203,7 +203,7 @@ def test_objective_weights_clients_not_samples() -> None:
         ({"loss": nn.CrossEntropyLoss()}, "return one value a sample"),
         ({"clients": [range(6), []]}, "client 1 has no data"),
         ({"clients": []}, "no clients"),
-        ({"clients": [range(6), range(6, 14)]}, "names sample 13"),
+        ({"clients": [range(6), range(6, 14)]}, "names sample 12"),
         ({"data": (torch.zeros(12, 3), torch.zeros(11).long())}, "12, 11 rows"),
         ({"data": (torch.full((12, 3), float("nan")), torch.zeros(12).long())}, "first in row 0"),
         ({"data": (torch.zeros(12, 5), torch.zeros(12).long())}, "do not fit samples"),
@@ -218,3 +218,136 @@ def test_bad_input_is_one_sentence_before_training(change: dict, message: str) -
     with pytest.raises(fl.FairleadError, match=message) as caught:
         fl.Task(**given)
     assert "\n" not in str(caught.value) or "do not fit" in str(caught.value)
+
+
+def test_integer_buffers_are_constants_and_counters_stay_whole() -> None:
+    class Positions(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.register_buffer("pos", torch.arange(50))
+
+    x, y = _data(30)
+    task = fl.Task(Positions(), "cross_entropy", (x, y), fl.splits.iid(y, 10))
+    run = fl.train(task, fl.FedAvg(lr=0.1), rounds=3)
+    assert torch.equal(run.model().pos, torch.arange(50))
+    norm = fl.Task(_batchnorm(), "cross_entropy", (x, y), fl.splits.iid(y, 10))
+    run = fl.train(norm, fl.FedAvg(lr=0.1), rounds=3, steps=2)
+    assert run.model()[1].num_batches_tracked.item() == 6
+
+
+def test_full_gradients_move_statistics_when_there_are_no_steps() -> None:
+    x, y = _data()
+    owners = [range(6), range(6, 12)]
+    task = fl.Task(_batchnorm(), "cross_entropy", (x, y), owners, dtype=torch.float64)
+    runs = [
+        fl.train(task, method, rounds=3, engine=engine)
+        for method in (fl.FedSGD(lr=0.1), fl.FedAvg(lr=0.1))
+        for engine in ("vmap", "loop")
+    ]
+    for run in runs[1:]:
+        torch.testing.assert_close(run.x, runs[0].x, rtol=0, atol=1e-12)
+        torch.testing.assert_close(run.session.buffers, runs[0].session.buffers, rtol=0, atol=1e-12)
+
+
+def test_full_gradients_with_batchnorm_see_all_of_a_client_at_once() -> None:
+    x, y = _data()
+    owners = [range(6), range(6, 12)]
+    task = fl.Task(_batchnorm(), "cross_entropy", (x, y), owners, dtype=torch.float64)
+    x0, b = task.start(0)
+    small = task.full_grads(np.array([0, 1]), x0, b.expand(2, -1), limit=4)[0]
+    large = torch.stack([task.full_grad(i, x0, b, 100)[0] for i in (0, 1)])
+    torch.testing.assert_close(small, large, rtol=0, atol=1e-13)
+
+
+def test_batchnorm_with_batches_that_turn_ragged_later_leaves_vmap_for_that_round() -> None:
+    x, y = _data()
+    owners = [range(6), range(6, 12)]
+    table = {(0, 0): [[0, 1, 2]], (0, 1): [[0, 1, 2]], (1, 0): [[3, 4]], (1, 1): [[1, 2, 3, 4]]}
+    task = fl.Task(_batchnorm(), "cross_entropy", (x, y), owners, dtype=torch.float64)
+    runs = [
+        fl.train(task, fl.FedAvg(lr=0.1), rounds=2, batches=table, engine=e)
+        for e in ("vmap", "loop")
+    ]
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-12)
+
+
+def test_own_losses_are_called_every_time() -> None:
+    scale = [1.0]
+    x, y = _data()
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return scale[0] * nn.functional.cross_entropy(output, target, reduction="none")
+
+    task = fl.Task(nn.Linear(3, 2), loss, (x, y), [range(6), range(6, 12)])
+    fl.train(task, fl.FedAvg(lr=0.1), rounds=6, steps=2, engine="vmap")
+    scale[0] = 0.0
+    run = fl.train(task, fl.FedAvg(lr=0.1), rounds=6, steps=2, engine="vmap")
+    assert torch.equal(run.x, task.start(0)[0])
+
+
+def test_the_users_module_is_left_alone() -> None:
+    x, y = _data()
+    module = nn.Linear(3, 2).eval()
+    owners = [range(6), range(6, 12)]
+    single = fl.Task(module, "cross_entropy", (x, y), owners)
+    fl.Task(module, "cross_entropy", (x, y), owners, dtype=torch.float64)
+    assert module.weight.dtype == torch.float32
+    assert not module.training
+    fl.train(single, fl.FedAvg(lr=0.1), rounds=1, seed=1)
+
+
+def test_tied_parameters_and_hidden_buffers_come_back_in_the_model(tmp_path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(3, 3, bias=False)
+            self.b = nn.Linear(3, 3, bias=False)
+            self.b.weight = self.a.weight
+            self.register_buffer("shift", torch.ones(3), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x)) + self.shift
+
+    x, y = _data()
+    task = fl.Task(Tied(), "cross_entropy", (x, y), [range(6), range(6, 12)], test=(x, y))
+    assert task.dim == 9
+    run = fl.train(task, fl.FedAvg(lr=0.1), rounds=2)
+    model = run.model()
+    assert model.a.weight is model.b.weight
+    assert torch.equal(model.a.weight.flatten(), run.x)
+    run.save(tmp_path / "m.safetensors")
+    from safetensors.torch import load_file
+
+    assert torch.equal(load_file(tmp_path / "m.safetensors")["a.weight"].flatten(), run.x)
+
+
+def test_distance_is_only_recorded_for_the_objective_it_belongs_to() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 2)), np.where(rng.random(30) < 0.5, 1.0, -1.0)
+    task = fl.problems.logistic_regression(x, y, [list(range(4)), list(range(4, 30))])
+    even = fl.train(task, fl.FedSGD(lr=0.5), rounds=2)
+    sized = fl.train(task, fl.FedSGD(lr=0.5), rounds=2, weighting="size")
+    assert "distance" in even.history
+    assert "distance" not in sized.history
+    with pytest.raises(fl.FairleadError, match="no metric for the target 'gap'"):
+        fl.train(task, fl.FedSGD(lr=0.5), rounds=2, weighting="size", target={"gap": 1e-6})
+
+
+@pytest.mark.parametrize("clients", [[np.arange(12) < 6, np.arange(12) >= 6], np.arange(12) % 2])
+def test_masks_and_owner_lists_are_no_index_lists(clients) -> None:
+    x, y = _data()
+    with pytest.raises(fl.FairleadError, match=r"np\.flatnonzero"):
+        fl.Task(nn.Linear(3, 2), "cross_entropy", (x, y), clients)
+
+
+@pytest.mark.parametrize(
+    ("loss", "target", "message"),
+    [
+        ("cross_entropy", torch.arange(12) % 7, "labels run from 0 to 6"),
+        ("logistic", torch.arange(12) % 2, "−1 and \\+1"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(loss: str, target: torch.Tensor, message: str) -> None:
+    model = nn.Linear(3, 2 if loss == "cross_entropy" else 1)
+    with pytest.raises(fl.FairleadError, match=message):
+        fl.Task(model, loss, (_data()[0], target), [range(6), range(6, 12)])

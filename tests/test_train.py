@@ -60,7 +60,7 @@ def test_divergence_between_evaluations_is_seen() -> None:
     ("change", "message"),
     [
         ({"rounds": 0}, "rounds is 0"),
-        ({"eval_every": 0}, "eval_every 0"),
+        ({"eval_every": 0}, "eval_every is 0"),
         ({"target": {"acuracy": 0.5}}, "did you mean 'accuracy'"),
         ({"weighting": "sizes"}, "did you mean 'size'"),
         ({"weighting": [1.0, 2.0]}, "5 positive numbers"),
@@ -70,6 +70,16 @@ def test_divergence_between_evaluations_is_seen() -> None:
         ({"algorithm": fl.FedAvg(lr=fl.schedules.Cosine(0.1, 3)), "rounds": 5}, "at k = 3"),
         ({"algorithm": fl.FedAvg(lr=lambda k: 1.0 - k), "rounds": 5}, "at k = 1"),
         ({"algorithm": fl.FedAvg}, "give an object such as"),
+        ({"algorithm": fl.FedAvg(lr="0.1")}, "lr is '0.1'"),
+        (
+            {"algorithm": fl.Scaffold(lr=fl.schedules.Exponential(0.1, 0.5)), "rounds": 150},
+            "at k = ",
+        ),
+        ({"rounds": 2.0}, "rounds is 2.0"),
+        ({"epochs": 1.5}, "epochs is 1.5"),
+        ({"steps": 2.7}, "steps is 2.7"),
+        ({"batches": fl.Batches(2), "steps": 50}, "both batches and"),
+        ({"cohort": [0, 1]}, "one list of client ids"),
     ],
 )
 def test_bad_settings_are_one_sentence_before_training(change: dict, message: str) -> None:

@@ -7,7 +7,7 @@
 True
 """
 
-from fairlead import models, problems, schedules
+from fairlead import models, problems, schedules, tasks
 from fairlead.algorithm import (
     Algorithm,
     Client,
@@ -19,22 +19,102 @@ from fairlead.algorithm import (
     Step,
     Upload,
 )
-from fairlead.algorithms import METHODS, FedAvg, FedProx, FedSGD, MinibatchSGD, Scaffold
+from fairlead.algorithms import (
+    METHODS,
+    PRESETS,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedCOMGATE,
+    FedDyn,
+    FedGLOMO,
+    FedLOMO,
+    FedNova,
+    FedPAQ,
+    FedPVR,
+    FedProx,
+    FedSGD,
+    FedYogi,
+    Mime,
+    MimeLite,
+    MinibatchSGD,
+    Scaffnew,
+    Scaffold,
+    ScaffoldM,
+)
+from fairlead.citations import cite
 from fairlead.compare import Comparison, compare
+from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
 from fairlead.data import sources, splits
-from fairlead.data.batches import Batches
+from fairlead.data.batches import Batches, Geometric
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
-from fairlead.sampling import Everyone, Replay, Uniform, Weighted
+from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
 from fairlead.task import Task
 from fairlead.train import Run, train
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "METHODS", "Algorithm", "Batches", "Client", "Cohort", "Comparison", "Diverged", "Everyone",
-    "FairleadError", "FedAvg", "FedProx", "FedSGD", "History", "Memory", "MinibatchSGD", "Record",
-    "Replay", "Replies", "Run", "Scaffold", "Simulate", "State", "Step", "Task", "Uniform",
-    "Upload", "Weighted", "compare", "models", "problems", "schedules", "sources", "splits", "train",
-]  # fmt: skip
+    "Algorithm",
+    "AllFirst",
+    "BFloat16",
+    "Batches",
+    "Client",
+    "Cohort",
+    "Comparison",
+    "Compressor",
+    "Diverged",
+    "ErrorFeedback",
+    "Everyone",
+    "FairleadError",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedCOMGATE",
+    "FedDyn",
+    "FedGLOMO",
+    "FedLOMO",
+    "FedNova",
+    "FedPAQ",
+    "FedPVR",
+    "FedProx",
+    "FedSGD",
+    "FedYogi",
+    "Geometric",
+    "History",
+    "Identity",
+    "METHODS",
+    "Memory",
+    "Mime",
+    "MimeLite",
+    "MinibatchSGD",
+    "PRESETS",
+    "QSGD",
+    "RandK",
+    "Record",
+    "Replay",
+    "Replies",
+    "Run",
+    "Scaffnew",
+    "Scaffold",
+    "ScaffoldM",
+    "Simulate",
+    "State",
+    "Step",
+    "Task",
+    "TopK",
+    "Uniform",
+    "Upload",
+    "Weighted",
+    "cite",
+    "compare",
+    "models",
+    "problems",
+    "schedules",
+    "sources",
+    "splits",
+    "tasks",
+    "train",
+]

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, dataclass_transform
 
 from torch import Tensor
 
+from fairlead.compress import Compressor
 from fairlead.schedules import Rate
 
 
@@ -33,6 +34,8 @@ class Record:
     >>> s.map(lambda v: v + 1).x
     tensor([2., 2.])
     """
+
+    wire: ClassVar[Any] = None  # an encoded upload carries its codes here
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -71,7 +74,8 @@ class Memory(Record):
 
 
 class Upload(Record):
-    """What one client sends; the server sees means over the clients that answered."""
+    """What one client sends; the server sees means over the clients that answered. It may have no
+    field: an exchange that only tells clients something."""
 
 
 S = TypeVar("S", bound=State)
@@ -102,8 +106,14 @@ class Client(ABC, Generic[M]):
         """The local steps of this round."""
 
     @abstractmethod
-    def grad(self, x: Tensor) -> Tensor:
-        """The gradient at `x` on all local data."""
+    def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
+        """The gradient at `x` on all local data, or on one large batch, the same for every call
+        of a round."""
+
+    @abstractmethod
+    def encode(self, upload: U, by: Compressor | None) -> U:
+        """The upload as the server will see it, each of its vectors compressed with noise of its
+        own. Return this one; with None it is the upload itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +131,8 @@ class Cohort(ABC):
 
     round: int
     """The number of rounds finished before this one."""
+    first: bool
+    """Whether no round has taken place yet."""
     share: float
     """The weight of the clients that answered among all clients: |S|/N for uniform weights."""
 
@@ -135,6 +147,10 @@ class Algorithm(ABC, Generic[S, M]):
 
     paper: ClassVar[str] = ""
     """The key of the paper in `fairlead.citations`."""
+
+    def bind(self, layers: Mapping[str, slice]) -> Self:
+        """The method for a model with these parameters, by name and place in the vector."""
+        return self
 
     @abstractmethod
     def init(self, x: Tensor) -> S:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.errors import FairleadError, unknown
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -57,4 +59,112 @@ PAPERS = {
         "ICML",
         2020,
     ),
+    "fedpaq": Paper(
+        "reisizadeh2020fedpaq",
+        "Reisizadeh, Amirhossein and Mokhtari, Aryan and Hassani, Hamed and Jadbabaie, Ali and "
+        "Pedarsani, Ramtin",
+        "FedPAQ: A Communication-Efficient Federated Learning Method with Periodic Averaging and "
+        "Quantization",
+        "AISTATS",
+        2020,
+    ),
+    "fedglomo": Paper(
+        "das2022faster",
+        "Das, Rudrajit and Acharya, Anish and Hashemi, Abolfazl and Sanghavi, Sujay and "
+        "Dhillon, Inderjit S. and Topcu, Ufuk",
+        "Faster Non-Convex Federated Learning via Global and Local Momentum",
+        "UAI",
+        2022,
+    ),
+    "fedpvr": Paper(
+        "li2023effectiveness",
+        "Li, Bo and Schmidt, Mikkel N. and Alstrøm, Tommy S. and Stich, Sebastian U.",
+        "On the Effectiveness of Partial Variance Reduction in Federated Learning with "
+        "Heterogeneous Data",
+        "CVPR",
+        2023,
+    ),
+    "mime": Paper(
+        "karimireddy2021breaking",
+        "Karimireddy, Sai Praneeth and Jaggi, Martin and Kale, Satyen and Mohri, Mehryar and "
+        "Reddi, Sashank J. and Stich, Sebastian U. and Suresh, Ananda Theertha",
+        "Breaking the Centralized Barrier for Cross-Device Federated Learning",
+        "NeurIPS",
+        2021,
+    ),
+    "fedcomgate": Paper(
+        "haddadpour2021federated",
+        "Haddadpour, Farzin and Kamani, Mohammad Mahdi and Mokhtari, Aryan and Mahdavi, Mehrdad",
+        "Federated Learning with Compression: Unified Analysis and Sharp Guarantees",
+        "AISTATS",
+        2021,
+    ),
+    "feddyn": Paper(
+        "acar2021federated",
+        "Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and "
+        "Whatmough, Paul and Saligrama, Venkatesh",
+        "Federated Learning Based on Dynamic Regularization",
+        "ICLR",
+        2021,
+    ),
+    "scaffnew": Paper(
+        "mishchenko2022proxskip",
+        "Mishchenko, Konstantin and Malinovsky, Grigory and Stich, Sebastian and Richtárik, Peter",
+        "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
+        "ICML",
+        2022,
+    ),
+    "scaffold-m": Paper(
+        "cheng2024momentum",
+        "Cheng, Ziheng and Huang, Xinmeng and Wu, Pengfei and Yuan, Kun",
+        "Momentum Benefits Non-IID Federated Learning Simply and Provably",
+        "ICLR",
+        2024,
+    ),
+    "fednova": Paper(
+        "wang2020tackling",
+        "Wang, Jianyu and Liu, Qinghua and Liang, Hao and Joshi, Gauri and Poor, H. Vincent",
+        "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+        "NeurIPS",
+        2020,
+    ),
+    "fedopt": Paper(
+        "reddi2021adaptive",
+        "Reddi, Sashank J. and Charles, Zachary and Zaheer, Manzil and Garrett, Zachary and "
+        "Rush, Keith and Konečný, Jakub and Kumar, Sanjiv and McMahan, H. Brendan",
+        "Adaptive Federated Optimization",
+        "ICLR",
+        2021,
+    ),
+    "qsgd": Paper(
+        "alistarh2017qsgd",
+        "Alistarh, Dan and Grubic, Demjan and Li, Jerry and Tomioka, Ryota and Vojnovic, Milan",
+        "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+        "NeurIPS",
+        2017,
+    ),
 }
+
+
+def cite(method: object) -> str:
+    """The BibTeX of the paper behind a method, given as an object, a class or a name, and of its
+    compressor.
+
+    >>> import fairlead as fl
+    >>> print(fl.cite("scaffold").splitlines()[0])
+    @inproceedings{karimireddy2020scaffold,
+    """
+    from fairlead.algorithms import METHODS, PRESETS
+    from fairlead.compress import QSGD
+
+    if isinstance(method, str):
+        name = PRESETS[method][0] if method in PRESETS else method
+        if name not in METHODS:
+            raise unknown("method", method, [*METHODS, *PRESETS])
+        method = METHODS[name]
+    keys = [getattr(method, "paper", "")]
+    if isinstance(getattr(method, "compressor", None), QSGD):
+        keys.append("qsgd")
+    if keys[0] not in PAPERS:
+        raise FairleadError(f"{method!r} names no paper: set its class attribute `paper`")
+    return "\n".join(PAPERS[key].bibtex for key in keys)

@@ -66,6 +66,9 @@ def _settings(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
             key = name.replace("-", "_")
             if key not in DEFAULTS:
                 raise unknown("setting", name, DEFAULTS)
+            kind = OPTIONS[key][0]
+            if kind in (int, float, bool) and not isinstance(value, kind | int):
+                raise FairleadError(f"{name} is {value!r} in {config}: give a {kind.__name__}")
             settings[key] = value
     settings.update({k: v for k, v in given.items() if v is not None})
     return settings
@@ -184,7 +187,9 @@ def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
             try:
                 command(_settings(given, config))
             except FairleadError as error:
-                Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+                console = Console(stderr=True)
+                console.print("error: ", style="bold red", end="")
+                console.print(str(error), markup=False, highlight=False)
                 raise typer.Exit(2) from None
 
         flags = []

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.algorithm import Algorithm
-from fairlead.errors import FairleadError
-from fairlead.losses import RISING
+from fairlead.errors import FairleadError, unknown
+from fairlead.losses import better_larger
 from fairlead.progress import Progress
 from fairlead.schedules import Rate, Schedule, scaled
 from fairlead.task import Task
@@ -65,7 +65,7 @@ class Comparison:
         for label, entry in self.entries.items():
             row = {"method": label, "lr": f"{_lr(entry.algorithm):.4g}"}
             if self.target is not None:
-                sign = "≥" if self.metric in RISING else "≤"
+                sign = "≥" if better_larger(self.metric) else "≤"
                 name = f"rounds to {self.metric} {sign} {self.target:g}"
                 row[name] = _rounds(self.rounds_to_target(label), self.rounds)
             runs = [run.history for run in entry.runs]
@@ -125,7 +125,7 @@ def compare(
         one with the best final metric.
     metric: what to compare; by default the target's, or accuracy, or the distance or the loss.
     """
-    named = methods if isinstance(methods, Mapping) else {type(m).__name__: m for m in methods}
+    named = methods if isinstance(methods, Mapping) else _labelled(methods)
     if not named:
         raise FairleadError("there is nothing to compare: give at least one method")
     seeds = range(seeds) if isinstance(seeds, int) else seeds
@@ -133,6 +133,9 @@ def compare(
         raise FairleadError("compare takes one target, for example {'accuracy': 0.9}")
     metric = next(iter(target)) if target else metric or _default_metric(task)
     goal = None if target is None else target[metric]
+    known = ["loss", "test_loss", "distance", "gap", *task.metrics]
+    if metric not in known:
+        raise unknown("metric", metric, known)
     entries: dict[str, Entry] = {}
     total = len(named) * (len(grid or []) + 1) * len(seeds)
     with Progress.of(progress, total, "comparing") as bar:
@@ -167,7 +170,10 @@ def _tuned(
     """The best step size of the grid. With a target: the fewest rounds over all seeds, where a
     step size is given up once it needs more than the best so far. Without, or if none gets there
     with every seed: the best final metric."""
-    sign, stop = (-1 if metric in RISING else 1), {} if goal is None else {"target": {metric: goal}}
+    sign, stop = (
+        (-1 if better_larger(metric) else 1),
+        {} if goal is None else {"target": {metric: goal}},
+    )
     tried: dict[float, tuple[float, float]] = {}
     least = float(rounds * len(seeds))
     for lr in grid:
@@ -177,7 +183,8 @@ def _tuned(
             limit = int(min(rounds, least - used))
             run = one(label, candidate, limit, seed=seed, **stop) if limit > 0 else None
             reached = run.rounds_to(metric, goal) if run and goal is not None else None
-            used += math.inf if reached is None else reached
+            if goal is not None:
+                used += math.inf if reached is None else reached
             if run is None or run.stopped == "diverged":
                 finals.append(math.inf)
             else:
@@ -185,7 +192,7 @@ def _tuned(
             if goal is not None and reached is None:
                 break
         tried[lr] = (used, float(np.mean(finals)))
-        least = min(least, used)
+        least = min(least, used) if goal is not None else least
     best = min(tried, key=lambda lr: tried[lr])
     means = {lr: used / len(seeds) for lr, (used, _) in tried.items()}
     return dataclasses.replace(method, lr=_with_value(method.lr, best)), means
@@ -196,8 +203,21 @@ def _with_value(rate: Rate, lr: float) -> Rate:
     return scaled(rate, lr / rate.lr) if isinstance(rate, Schedule) else lr
 
 
+def _labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any, Any]]:
+    """Methods by the name of their class, numbered where it comes up again."""
+    named: dict[str, Algorithm[Any, Any]] = {}
+    for method in methods:
+        name = type(method).__name__
+        again = sum(label.split(" ")[0] == name for label in named)
+        named[f"{name} {again + 1}" if again else name] = method
+    return named
+
+
 def _lr(method: Any) -> float:
-    return getattr(method.lr, "lr", method.lr)
+    """The base step size; that of a function is its first value."""
+    lr: Any = getattr(method.lr, "lr", method.lr)
+    first: Any = lr(0) if callable(lr) else lr
+    return first
 
 
 def _default_metric(task: Task) -> str:

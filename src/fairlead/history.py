@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.losses import RISING
+from fairlead.losses import better_larger
 
 
 class History(Mapping[str, NDArray[np.float64]]):
@@ -48,12 +48,12 @@ class History(Mapping[str, NDArray[np.float64]]):
 
     def best(self, name: str) -> float:
         """The best value of a column."""
-        return float(np.nanmax(self[name]) if name in RISING else np.nanmin(self[name]))
+        return float(np.nanmax(self[name]) if better_larger(name) else np.nanmin(self[name]))
 
     def first_reach(self, name: str, target: float) -> int | None:
         """The first recorded round in which a metric is as good as `target`."""
         values = self[name]
-        good = values >= target if name in RISING else values <= target
+        good = values >= target if better_larger(name) else values <= target
         return int(self["round"][good.argmax()]) if good.any() else None
 
     def to_jsonl(self, path: str | Path) -> None:

@@ -55,7 +55,11 @@ METRICS: dict[str, dict[str, Metric]] = {
     "logistic": {"accuracy": correct_sign},
 }
 
-RISING = frozenset({"accuracy"})
-"""Metrics that are better when larger; all others are better when smaller."""
 
-__all__ = ["LOSSES", "METRICS", "RISING", "Loss", "Metric", "logistic", "squared", "value"]
+def better_larger(name: str) -> bool:
+    """Whether a metric is better when larger: all are, but those named like a loss.
+
+    >>> better_larger("accuracy"), better_larger("test_loss"), better_larger("distance")
+    (True, False, False)
+    """
+    return not name.endswith(("loss", "error", "distance", "gap", "norm"))

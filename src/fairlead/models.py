@@ -35,6 +35,3 @@ def mlp(*widths: int) -> Callable[[], nn.Module]:
         return nn.Sequential(*layers[:-1])
 
     return make
-
-
-MODELS = {"softmax": softmax_regression, "mlp": mlp}

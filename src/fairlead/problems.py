@@ -36,7 +36,12 @@ def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **set
     convex = bool(torch.linalg.eigvalsh(mean)[0] > 0)
     optimum = torch.linalg.solve(mean, linear.mean(0)) if convex else None
     return Task.from_function(
-        _quadratic, (hessians, linear), at.to(torch.float64), optimum=optimum, **settings
+        _quadratic,
+        (hessians, linear),
+        at.to(torch.float64),
+        optimum=optimum,
+        record=True,
+        **settings,
     )
 
 
@@ -96,8 +101,6 @@ def logistic_regression(
     With `solve`, the optimum of the uniform mean over clients is found by L-BFGS."""
     x = torch.as_tensor(np.asarray(features, dtype=float))
     y = torch.as_tensor(np.asarray(labels, dtype=float))
-    if not bool(((y == 1) | (y == -1)).all()):
-        raise FairleadError("the labels of logistic regression are −1 and +1")
     model = nn.Linear(x.shape[1], 1, bias=False)
     nn.init.zeros_(model.weight)
     settings = {"dtype": torch.float64, "name": "logistic-regression", **settings}

@@ -97,6 +97,14 @@ class Weighted(Uniform):
 
 
 @dataclass(frozen=True)
+class AllFirst(Uniform):
+    """Everyone in the first round, then as Uniform: what FedGLOMO's theory asks for."""
+
+    def cohort(self, seed: int, round: int, clients: int) -> Ids:
+        return np.arange(clients) if round == 0 else super().cohort(seed, round, clients)
+
+
+@dataclass(frozen=True)
 class Replay(Sampler):
     """Given cohorts, one list of client ids a round."""
 
@@ -129,9 +137,14 @@ def as_sampler(cohort: Cohorts) -> Sampler:
         return Everyone()
     if isinstance(cohort, Sampler):
         return cohort
-    if isinstance(cohort, int | float):
-        return Uniform(cohort)
-    return Replay(cohort)
+    if isinstance(cohort, int | float | np.number):
+        return Uniform(float(cohort) if isinstance(cohort, float | np.floating) else int(cohort))
+    lists = [np.asarray(ids).tolist() for ids in cohort]
+    if not all(isinstance(ids, list) for ids in lists):
+        raise FairleadError(
+            "cohort is one list of client ids: give a list of such lists, one a round"
+        )
+    return Replay(lists)
 
 
 def answered(ids: Ids, dropout: Dropouts, seed: int, round: int) -> Ids:

@@ -87,6 +87,8 @@ class InverseSqrt(Schedule):
 
 Rate: TypeAlias = float | Callable[[int], float]
 
+SMALLEST = 1e-30  # below, a step is nothing in float32, and dividing by it is not defined
+
 SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
     "exponential": Exponential,
@@ -105,10 +107,12 @@ def rate_at(rate: Rate, round: int, step: int) -> float:
 
 def check_rate(name: str, rate: Rate, rounds: int, steps: int) -> None:
     """Refuse a step size that is not positive and finite somewhere in the run."""
+    if not callable(rate) and not isinstance(rate, int | float):
+        raise FairleadError(f"{name} is {rate!r}: give a number or a schedule")
     last = steps if getattr(rate, "per", "round") == "step" else rounds
     for k in range(last if callable(rate) else 1):
         value = rate_at(rate, k, k)
-        if not (math.isfinite(value) and value > 0):
+        if not (math.isfinite(value) and value > SMALLEST):
             where = f" at k = {k}" if callable(rate) else ""
             raise FairleadError(f"{name} is {value}{where}: step sizes must be positive and finite")
 

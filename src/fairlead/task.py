@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fairlead.data.checks import check_data, check_split
+from fairlead.data.checks import check_data, check_labels, check_signs, check_split
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError, unknown
 from fairlead.losses import LOSSES, METRICS, Loss, Metric, value
@@ -52,7 +52,9 @@ class Task:
     test: held-out tensors like `data`; `metrics`: functions (output, target) → (B,) by name.
     l2: adds l2/2·‖x‖² to every client's objective.
     noise: standard deviation of Gaussian noise added to every coordinate of step gradients.
-    optimum: the minimizer, if it is known; then runs record the distance to it.
+    optimum: the minimizer for uniform weights, if it is known; then runs record the distance to it.
+    record: whether the loss depends on its arguments alone, so that its operators may be recorded
+        (see `fairlead.trace`); by default only the named losses are taken to.
 
     >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
     >>> task = Task(nn.Linear(3, 2), "cross_entropy", (x, y), [range(12), range(12, 20)])
@@ -72,6 +74,7 @@ class Task:
         l2: float = 0.0,
         noise: float = 0.0,
         optimum: Tensor | None = None,
+        record: bool | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         name: str = "task",
@@ -79,6 +82,10 @@ class Task:
         if isinstance(loss, str) and loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
         self.name, self.l2, self.noise = name, float(l2), float(noise)
+        if self.l2 < 0 or self.noise < 0:
+            raise FairleadError("l2 and noise are zero or positive")
+        if not isinstance(data, tuple | list):
+            raise FairleadError("data are tensors: give a tuple such as (inputs, targets)")
         self.make = None if isinstance(model, nn.Module) else model
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
@@ -94,9 +101,13 @@ class Task:
         if self.test is not None:
             check_data("test data", self.test)
         check_split(self.split, len(self.data[0]))
+        if loss == "logistic":
+            check_signs(self.data[1])
+        self._pure_loss = record if record is not None else isinstance(loss, str)
         self._start: dict[int, tuple[Tensor, Tensor]] = {}
-        self._place(model if isinstance(model, nn.Module) else _made(model, 0), dtype, device)
-        self._check_model()
+        module = copy.deepcopy(model) if isinstance(model, nn.Module) else _made(model, 0)
+        self._place(module, dtype, torch.device(device))
+        self._check_model(loss == "cross_entropy")
 
     # -- construction ---------------------------------------------------------------------------
 
@@ -147,12 +158,15 @@ class Task:
         """The task on another device or in another precision."""
         moved = copy.copy(self)
         moved._start = {}
-        moved._place(copy.deepcopy(self.model), dtype or self.dtype, device or self.device)
+        place = torch.device(device or self.device)
+        moved._place(copy.deepcopy(self.model), dtype or self.dtype, place)
         return moved
 
-    def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device | str) -> None:
+    def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
         """Put the model's layout, the constants and the data on a device in a precision."""
-        self.dtype, self.device = dtype, torch.device(device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise FairleadError('torch sees no CUDA device here: use device="cpu"')
+        self.dtype, self.device = dtype, device
         self.model = model.to(device=self.device, dtype=dtype).train()
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         if not trained:
@@ -160,7 +174,8 @@ class Task:
         self._names, self._shapes = list(trained), [p.shape for p in trained.values()]
         self._sizes = [p.numel() for p in trained.values()]
         self._fixed = {n: p.detach() for n, p in model.named_parameters() if n not in trained}
-        buffers = dict(model.named_buffers())
+        buffers = {n: b for n, b in model.named_buffers() if _travels(n, b)}
+        self._fixed |= {n: b for n, b in model.named_buffers() if n not in buffers}
         self._buffers = [(n, b.shape, b.numel(), b.dtype) for n, b in buffers.items()]
         self.dim, self.buffer_dim = sum(self._sizes), sum(b.numel() for b in buffers.values())
         self.data = tuple(self._cast(t) for t in self.data)
@@ -168,11 +183,15 @@ class Task:
         self.optimum = None if self.optimum is None else self._cast(self.optimum)
         self._order = torch.from_numpy(self.split.order).to(self.device)
         self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.device)
-        norms = (nn.modules.batchnorm._BatchNorm,)
+        norms = nn.modules.batchnorm._NormBase
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not (isinstance(model, _Function) and model.batched)
-        self._traceable = is_traceable(model) or isinstance(model, _Function)
+        self._traceable = self._pure_loss and (is_traceable(model) or isinstance(model, _Function))
+        if self.optimum is not None and self.optimum.shape != (self.dim,):
+            raise FairleadError(
+                f"the optimum has shape {tuple(self.optimum.shape)}: give a vector of {self.dim}"
+            )
         self._forget()
 
     def _forget(self) -> None:
@@ -182,13 +201,16 @@ class Task:
     def _cast(self, t: Tensor) -> Tensor:
         return t.to(self.device, self.dtype if t.is_floating_point() else None)
 
-    def _check_model(self) -> None:
+    def _check_model(self, labels: bool) -> None:
         """One forward pass on two samples, so that a mismatch shows before training."""
         block = tuple(t[:2] for t in self.data)
         x, buffers = self.start(0)
         try:
             self.model.eval()
             losses = self._losses(x, block, buffers)[0]
+            output = functional_call(self.model, self.state_dict(x), block[: self.inputs])
+            if labels and not self.data[-1].is_floating_point():
+                check_labels(self.data[-1], output.shape[1])
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             shapes = " and ".join(str(tuple(t.shape)) for t in block)
             raise FairleadError(
@@ -231,7 +253,8 @@ class Task:
                 model = _made(self.make, seed).to(device=self.device, dtype=self.dtype)
             flat = {n: p.detach() for n, p in model.named_parameters()}
             x = torch.cat([flat[n].reshape(-1) for n in self._names])
-            buffers = [b.detach().reshape(-1).to(self.dtype) for b in model.buffers()]
+            named = dict(model.named_buffers())
+            buffers = [named[n].detach().reshape(-1).to(self.dtype) for n, *_ in self._buffers]
             self._start = {seed: (x, torch.cat(buffers) if buffers else x.new_zeros(0))}
         x, buffers = self._start[seed]
         return x.clone(), buffers.clone()
@@ -249,7 +272,7 @@ class Task:
     def _buffer_views(self, flat: Tensor) -> dict[str, Tensor]:
         parts = flat.split([size for _, _, size, _ in self._buffers])
         return {
-            name: part.reshape(shape).to(dtype)
+            name: (part if dtype.is_floating_point else part.round()).reshape(shape).to(dtype)
             for (name, shape, _, dtype), part in zip(self._buffers, parts, strict=True)
         }
 
@@ -309,28 +332,34 @@ class Task:
 
     def full_grads(
         self, clients: NDArray[np.int64], x: Tensor, buffers: Tensor, limit: int
-    ) -> Tensor:
-        """The full local gradients of S clients, with at most `limit` samples at a time."""
+    ) -> tuple[Tensor, Tensor]:
+        """The full local gradients of S clients, with at most `limit` samples at a time, and the
+        buffers after the pass."""
         sizes, owners = self.sizes[clients], torch.from_numpy(clients).to(self.device)
         n = torch.from_numpy(sizes).to(self.device)[:, None]
-        width = max(1, min(int(sizes.max()), limit // len(sizes)))
+        largest = int(sizes.max())  # a model that mixes samples sees all of a client's at once
+        width = largest if self.mixes_samples else max(1, min(largest, limit // len(sizes)))
         total: Tensor | float = 0.0
         for first in range(0, int(sizes.max()), width):
             index = first + torch.arange(width, device=self.device).expand(len(sizes), width)
             weights = (index < n).to(self.dtype) / n
             block = self.samples(owners, torch.where(index < n, index, 0))
-            total = total + self.grads(x, block, weights, buffers)[0]
-        return self.regularised(torch.as_tensor(total), x)
+            g, buffers = self.grads(x, block, weights, buffers)
+            total = total + g
+        return self.regularised(torch.as_tensor(total), x), buffers
 
-    def full_grad(self, client: int, x: Tensor, buffers: Tensor, limit: int) -> Tensor:
-        """The full local gradient of one client, block by block."""
+    def full_grad(
+        self, client: int, x: Tensor, buffers: Tensor, limit: int
+    ) -> tuple[Tensor, Tensor]:
+        """The full local gradient of one client, block by block, and the buffers after it."""
         n = int(self.sizes[client])
         owner = torch.tensor([client], device=self.device)
         total: Tensor | float = 0.0
-        for index in torch.arange(n, device=self.device).split(limit):
+        for index in torch.arange(n, device=self.device).split(n if self.mixes_samples else limit):
             block = tuple(t[0] for t in self.samples(owner, index[None]))
-            total = total + len(index) / n * self.grad_block(x, block, buffers)[0]
-        return self.regularised(torch.as_tensor(total), x)
+            g, buffers = self.grad_block(x, block, buffers)
+            total = total + len(index) / n * g
+        return self.regularised(torch.as_tensor(total), x), buffers
 
     def twin(self) -> Task:
         """The same task with a model of its own, for another thread: `functional_call` changes
@@ -355,6 +384,11 @@ class Task:
                 f"client weights must be {self.clients} positive numbers, one a client"
             )
         return raw / raw.sum()
+
+    def knows_optimum(self, weighting: str | Sequence[float] = "uniform") -> bool:
+        """Whether the optimum is that of the objective with these weights."""
+        same = np.allclose(self.client_weights(weighting), self.client_weights())
+        return self.optimum is not None and same
 
     def objective(
         self,
@@ -388,7 +422,7 @@ class Task:
                 found = self._scan(x, buffers, self.test, rows, weights, self.metrics)
                 values["test_loss"] = found.pop("loss")
                 values.update(found)
-            if self.optimum is not None:
+            if self.optimum is not None and self.knows_optimum(weighting):
                 values["distance"] = (x - self.optimum).norm()
                 if objective:
                     values["gap"] = values["loss"] - self.objective(
@@ -421,6 +455,11 @@ class Task:
                 sums[name] = sums[name] + metric(output, *batch[self.inputs :]) @ w
         self.model.train()
         return sums
+
+
+def _travels(name: str, buffer: Tensor) -> bool:
+    """Statistics travel and are averaged; other buffers that are no real numbers are constants."""
+    return buffer.is_floating_point() or name.endswith("num_batches_tracked")
 
 
 def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,10 +16,11 @@ from torch import Tensor
 from fairlead.algorithm import Algorithm, State
 from fairlead.data.batches import Batches, BatchTable
 from fairlead.engine.clients import Counters
+from fairlead.engine.ledger import Ledger
 from fairlead.engine.simulate import Mode, Session, Simulate
 from fairlead.errors import Diverged, FairleadError, unknown
 from fairlead.history import History
-from fairlead.losses import RISING
+from fairlead.losses import better_larger
 from fairlead.progress import Progress
 from fairlead.sampling import Cohorts, Dropouts, answered, as_sampler, check_dropout
 from fairlead.schedules import check_rate
@@ -33,7 +35,7 @@ class Run:
     algorithm: Algorithm[Any, Any]
     history: History
     state: State
-    """The server's state at the end (at the last finite round, if the run diverged)."""
+    """The server's state at the end; if the run diverged, before the round in which that was seen."""
     session: Session = field(repr=False)
     stopped: Literal["rounds", "target", "diverged"]
     """Why the run ended."""
@@ -54,6 +56,11 @@ class Run:
         return self.session.counters
 
     @property
+    def ledger(self) -> Ledger:
+        """Every bit that travelled."""
+        return self.session.ledger
+
+    @property
     def engine(self) -> str:
         """How the run was executed, and why so."""
         return self.session.report
@@ -61,8 +68,18 @@ class Run:
     def model(self) -> torch.nn.Module:
         """The trained model: the task's module with the final weights and buffers."""
         model = self.task.twin().model
-        model.load_state_dict(self.task.state_dict(self.x, self.session.buffers))
+        values = self.task.state_dict(self.x, self.session.buffers)
+        with torch.no_grad():
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+                tensor.copy_(values[name])
         return model.eval()
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained model's parameters and buffers as safetensors."""
+        from safetensors.torch import save_file
+
+        values = self.task.state_dict(self.x, self.session.buffers)
+        save_file({name: t.contiguous() for name, t in values.items()}, str(path))
 
     def rounds_to(self, metric: str, target: float) -> int | None:
         """The first recorded round that reached a target."""
@@ -112,14 +129,17 @@ def train(
     >>> bool(run.history.last("distance") < 1e-5)
     True
     """
+    if batches is not None and (batch_size, steps, epochs) != (None, None, None):
+        raise FairleadError("both batches and batch_size, steps or epochs are given: keep one")
     local = batches if isinstance(batches, Batches) else Batches(
         batch_size, steps, epochs, replacement, drop_last, batches
     )  # fmt: skip
     sampler, weights = as_sampler(cohort), task.client_weights(weighting)
-    _check(task, algorithm, rounds, local, eval_every, target, objective)
+    _check(task, algorithm, rounds, local, eval_every, target, objective, weighting)
     sampler.check(task.clients, rounds)
     check_dropout(dropout, rounds)
 
+    algorithm = algorithm.bind(task.layers)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     session = setting.open(task, algorithm, local, weights, seed)
     state = algorithm.init(task.start(seed)[0])
@@ -128,18 +148,20 @@ def train(
 
     def record(clients: int) -> dict[str, float]:
         found = task.evaluate(state.x, session.buffers, weighting, objective)
-        counts = session.counters
+        counts, ledger = session.counters, session.ledger
         row = {"round": k, **found, "clients": clients, "gradients": counts.gradients,
-               "exchanges": counts.exchanges, "seconds": clock}  # fmt: skip
+               "exchanges": counts.exchanges, "bits": ledger.up + ledger.down,
+               "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
+               "seconds": clock}  # fmt: skip
         history.append(row)
         return row
 
     with torch.random.fork_rng(devices=_devices(task)), torch.no_grad(), bar:
-        torch.manual_seed(seed)  # for models with dropout layers; all else is counter-based
         try:
             session.prepare(sampler.cohort(seed, 0, task.clients))
+            torch.manual_seed(seed % 2**63)  # for dropout layers; all else is counter-based
             begin = time.perf_counter()
-            state = algorithm.start(state, session.cohort(0, np.arange(task.clients)))
+            state = algorithm.start(state, session.everyone())
             clock += _since(begin, task)
             row = record(0)
             for k in range(1, rounds + 1):
@@ -150,9 +172,9 @@ def train(
                 sampled = sampler.cohort(seed, k - 1, task.clients)
                 ids = answered(sampled, dropout, seed, k - 1)
                 session.counters.lost += len(sampled) - len(ids)
-                before = state
+                before = state, session.buffers
                 if len(ids):  # a round in which nobody answers changes nothing
-                    clients = session.cohort(k - 1, ids)
+                    clients = session.cohort(k - 1, ids, sampled)
                     state = algorithm.round(state, clients)
                     session.counters.steps += int(clients.draw.steps.max())
                 look = k % eval_every == 0 or k == rounds
@@ -164,7 +186,7 @@ def train(
                         f"{type(algorithm).__name__} diverged in round {k}: the model or its loss is "
                         "not finite; take a smaller step size"
                     )
-                    state, stopped = before, "diverged"
+                    (state, session.buffers), stopped = before, "diverged"
                     break
                 bar.update(k, row)
             if target is not None and stopped == "rounds" and _reached(row, target):
@@ -182,14 +204,16 @@ def _check(
     eval_every: int,
     target: Mapping[str, float] | None,
     objective: bool,
+    weighting: str | Sequence[float],
 ) -> None:
     """Everything that can be refused before training."""
     if not isinstance(algorithm, Algorithm):
         raise FairleadError(
             f"the method is {algorithm!r}: give an object such as fl.FedAvg(lr=0.1)"
         )
-    if rounds < 1 or eval_every < 1:
-        raise FairleadError(f"rounds is {rounds} and eval_every {eval_every}: both are at least 1")
+    for name, count in (("rounds", rounds), ("eval_every", eval_every)):
+        if not isinstance(count, int) or count < 1:
+            raise FairleadError(f"{name} is {count}: take a whole number, at least 1")
     local.check(task.sizes)
     single = np.flatnonzero(local.smallest(task.sizes) == 1)
     if task.needs_pairs and len(single):
@@ -201,14 +225,14 @@ def _check(
     for name, rate in algorithm.rates().items():
         check_rate(name, rate, rounds, rounds * longest)
     known = ["loss"] * objective + ["test_loss", *task.metrics] * (task.test is not None)
-    known += ["distance", "gap"] * (task.optimum is not None)
+    known += ["distance", "gap"][: 1 + objective] * task.knows_optimum(weighting)
     for name in target or {}:
         if name not in known:
             raise unknown("metric for the target", name, known)
 
 
 def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:
-    return all(row[n] >= goal if n in RISING else row[n] <= goal for n, goal in target.items())
+    return all(row[n] >= goal if better_larger(n) else row[n] <= goal for n, goal in target.items())
 
 
 def _lost(x: Tensor, row: Mapping[str, float], look: bool) -> bool:

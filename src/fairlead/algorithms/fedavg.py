@@ -1,18 +1,20 @@
-"""FedAvg (McMahan et al. 2017; Algorithm 2 of Karimireddy et al. 2020) and FedProx (Li et al. 2018).
+"""FedAvg (McMahan et al. 2017; Algorithm 2 of Karimireddy et al. 2020), FedProx (Li et al. 2018) and
+FedPAQ (Reisizadeh et al. 2020), with local momentum as Das et al. 2022 use it (FedAvg-m, FedPAQ-m).
 
-x: the server's model     y: a client's model     dy = y − x: what it sends
+x: the server's model     y: a client's model     dy = y − x: what it sends     Q: the compressor
 lr: η_l     server_lr: η_g     mu: μ, the weight of the proximal term μ/2·‖y − x‖²
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Step, Upload
 from fairlead.algorithms.server import ServerStep, Slots
+from fairlead.compress import QSGD, Compressor
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate
 
@@ -34,26 +36,42 @@ class Drift(Upload):
 class FedAvg(ServerStep, Algorithm[Server, Memory]):
     """Local SGD, then average.
 
-    >>> FedAvg(lr=0.1).lr
+    momentum: PyTorch's form in the local steps, with a new buffer every round. compressor: of what
+    clients send.
+
+    >>> FedAvg(lr=0.1, momentum=0.9).lr
     0.1
     """
 
     paper: ClassVar[str] = "fedavg"
     lr: Rate
+    momentum: float = 0.0
+    compressor: Compressor | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise FairleadError(f"momentum is {self.momentum}: it lies from 0 up to, not at, 1")
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, slots={})
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x).mean
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort.round)  # x ← x + η_g·mean(y − x)
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort.round)  # x ← x + η_g·mean Q(y − x)
         return Server(x=x, slots=slots)
 
     def local(self, client: Client[Any], x: Tensor) -> Drift:
-        y = x
+        y, buffer = x, None
         for step in client.steps(self.lr):
-            y = y - step.lr * step.grad(y)
-        return Drift(dy=y - x)
+            g = self.direction(step, y, x)
+            buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
+            y = y - step.lr * buffer
+        return client.encode(Drift(dy=y - x), self.compressor)
+
+    def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
+        """The gradient of what a client minimizes."""
+        return step.grad(y)
 
 
 @dataclass(frozen=True)
@@ -68,8 +86,13 @@ class FedProx(FedAvg):
         if self.mu < 0:
             raise FairleadError(f"mu is {self.mu}: the proximal weight is zero or positive")
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
-        y = x
-        for step in client.steps(self.lr):
-            y = y - step.lr * (step.grad(y) + self.mu * (y - x))
-        return Drift(dy=y - x)
+    def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
+        return step.grad(y) + self.mu * (y - x)
+
+
+@dataclass(frozen=True)
+class FedPAQ(FedAvg):
+    """FedAvg whose clients send quantized steps."""
+
+    paper: ClassVar[str] = "fedpaq"
+    compressor: Compressor | None = field(default_factory=QSGD)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.algorithms.server import ServerStep, Slots
+from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import Rate
 
@@ -28,6 +29,12 @@ class Server(State):
 
 class Kept(Memory):
     """A client's control variate."""
+
+    c: Tensor
+
+
+class Start(Upload):
+    """A client's gradient at the starting point."""
 
     c: Tensor
 
@@ -57,6 +64,7 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
     lr: Rate
     option: Literal["I", "II"] = "II"
     warm_start: bool = False
+    compressor: Compressor | None = None
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,7 +74,7 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
         if self.momentum:
             raise FairleadError(
                 "Scaffold takes no local momentum: (x − y)/(K·lr) would not be the mean gradient; "
-                "leave it out, or give the server an optimizer with momentum"
+                "leave it out, use ScaffoldM, or give the server an optimizer with momentum"
             )
 
     def init(self, x: Tensor) -> Server:
@@ -78,12 +86,11 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
     def start(self, s: Server, everyone: Cohort) -> Server:
         if not self.warm_start:
             return s
-        up = everyone.run(self.warm, x=s.x).mean
-        return Server(x=s.x, c=up.dc, slots=s.slots)
+        return Server(x=s.x, c=everyone.run(self.warm, x=s.x).mean.c, slots=s.slots)
 
-    def warm(self, client: Client[Kept], x: Tensor) -> tuple[Deltas, Kept]:
+    def warm(self, client: Client[Kept], x: Tensor) -> tuple[Start, Kept]:
         c_i = client.grad(x)
-        return Deltas(dy=torch.zeros_like(x), dc=c_i), Kept(c=c_i)
+        return Start(c=c_i), Kept(c=c_i)
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x, c=s.c).mean
@@ -98,4 +105,6 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
             c_new = client.grad(x)  # line 12 (i)
         else:
             c_new = c_i - c + (x - y) / client.moved  # line 12 (ii)
-        return Deltas(dy=y - x, dc=c_new - c_i), Kept(c=c_new)  # lines 13-14
+        sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 13
+        # with a compressor a client keeps what the server heard, so that c stays the mean of c_i
+        return sent, Kept(c=c_new if self.compressor is None else c_i + sent.dc)  # line 14

@@ -28,6 +28,10 @@ class ServerStep:
     server: OptimizerFactory | None = None
 
     def __post_init__(self) -> None:
+        if self.server is not None and not callable(self.server):
+            raise FairleadError(
+                "server makes an optimizer: give partial(torch.optim.Adam, lr=0.01)"
+            )
         if self.server is not None and self.server_lr != 1.0:
             raise FairleadError(
                 "both server and server_lr are given: set the server optimizer's lr"

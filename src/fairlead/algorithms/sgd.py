@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
 from fairlead.schedules import Rate, rate_at
 
 
@@ -33,6 +34,7 @@ class FedSGD(Algorithm[Server, Memory]):
 
     paper: ClassVar[str] = "scaffold"
     lr: Rate
+    compressor: Compressor | None = None
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x)
@@ -42,15 +44,19 @@ class FedSGD(Algorithm[Server, Memory]):
         return Server(x=s.x - rate_at(self.lr, cohort.round, cohort.round) * up.g)
 
     def local(self, client: Client[Any], x: Tensor) -> Gradient:
-        return Gradient(g=client.grad(x))
+        return client.encode(Gradient(g=self.gradient(client, x)), self.compressor)
+
+    def gradient(self, client: Client[Any], x: Tensor) -> Tensor:
+        """A client's gradient at x."""
+        return client.grad(x)
 
 
 @dataclass(frozen=True)
 class MinibatchSGD(FedSGD):
     """As FedSGD with the mean of the K minibatch gradients of a round, all taken at x."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Gradient:
+    def gradient(self, client: Client[Any], x: Tensor) -> Tensor:
         g = torch.zeros_like(x)
         for step in client.steps(1.0):  # a weight of one a step, zero for a client that is done
             g = g + step.lr * step.grad(x)
-        return Gradient(g=g / client.moved)
+        return g / client.moved

@@ -11,6 +11,7 @@ array([[4, 4, 2]])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.errors import FairleadError
-from fairlead.rng import Purpose, words
+from fairlead.rng import Purpose, uniform, words
 
 Ints: TypeAlias = NDArray[np.int64]
 BatchList: TypeAlias = Sequence[Sequence[int]]
@@ -48,6 +49,21 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class Geometric:
+    """A random number of local steps, the same for all clients of a round: after each step they
+    stop with probability p."""
+
+    p: float
+
+    def draw(self, seed: int, round: int) -> int:
+        """The steps of a round."""
+        if self.p == 1:
+            return 1
+        u = float(uniform(seed, Purpose.STEPS, round, torch.tensor([0]), 1))
+        return 1 + int(math.log(u) / math.log1p(-self.p))
+
+
+@dataclass(frozen=True)
 class Batches:
     """How clients walk through their data.
 
@@ -62,7 +78,7 @@ class Batches:
     """
 
     batch_size: int | float | None = None
-    steps: int | Sequence[int] | None = None
+    steps: int | Sequence[int] | Geometric | None = None
     epochs: int | None = None
     replacement: bool = False
     drop_last: bool = False
@@ -77,12 +93,17 @@ class Batches:
             raise FairleadError(f"batch_size is {size}: take at least 1, or None for all data")
         if self.steps is not None and self.epochs is not None:
             raise FairleadError("both steps and epochs are given: keep one of them")
-        if self.epochs is not None and self.epochs < 1:
-            raise FairleadError(f"epochs is {self.epochs}: take at least 1")
-        if self.steps is not None:
+        if self.epochs is not None and (not isinstance(self.epochs, int) or self.epochs < 1):
+            raise FairleadError(f"epochs is {self.epochs}: take a whole number, at least 1")
+        if isinstance(self.steps, Geometric):
+            if not 0 < self.steps.p <= 1:
+                raise FairleadError(f"p is {self.steps.p}: a probability above 0 and at most 1")
+        elif self.steps is not None:
             steps = np.atleast_1d(np.asarray(self.steps))
-            if steps.min() < 1:
-                raise FairleadError(f"steps is {steps.min()}: every client takes at least 1")
+            if steps.dtype.kind not in "iu" or steps.min() < 1:
+                raise FairleadError(
+                    f"steps is {self.steps}: every client takes at least 1, in whole numbers"
+                )
             if steps.size not in (1, len(sizes)):
                 raise FairleadError(
                     f"{steps.size} step counts for {len(sizes)} clients: give one number, or one a client"
@@ -109,18 +130,23 @@ class Batches:
             return size
         return np.minimum(size, n - (self.per_epoch(n) - 1) * size)
 
-    def steps_of(self, n: Ints, ids: Ints | None = None) -> Ints:
-        """Local steps a round of the clients `ids` with `n` samples."""
+    def steps_of(self, n: Ints, ids: Ints | None = None, seed: int = 0, round: int = 0) -> Ints:
+        """Local steps in a round of the clients `ids` with `n` samples."""
+        if isinstance(self.steps, Geometric):
+            return np.full_like(n, self.steps.draw(seed, round))
         if self.steps is None:
             return (self.epochs or 1) * self.per_epoch(n)
         steps = np.asarray(self.steps, dtype=np.int64)
         return np.full_like(n, steps) if steps.ndim == 0 else steps[ids]
 
-    def draw(self, seed: int, round: int, ids: Ints, n: Ints) -> Draw:
+    def draw(
+        self, seed: int, round: int, ids: Ints, n: Ints, purpose: Purpose = Purpose.BATCH
+    ) -> Draw:
         """The batches of the clients `ids` with `n` samples in a round: a pure function."""
         if self.replay is not None:
             return self._replayed(round, ids, n)
-        size, each, steps = self.sizes_of(n), self.per_epoch(n), self.steps_of(n, ids)
+        size, each = self.sizes_of(n), self.per_epoch(n)
+        steps = self.steps_of(n, ids, seed, round)
         k = np.arange(steps.max())
         place = (k % each[:, None]) * size[:, None]  # where in its epoch a batch starts
         count = np.broadcast_to(size[:, None], place.shape)
@@ -136,7 +162,7 @@ class Batches:
             some = size < n
             if some.any():
                 passes = np.where(some, -(-steps // each), 0)
-                shuffled, starts = _permutations(seed, round, ids, n, passes)
+                shuffled, starts = _permutations(seed, purpose, round, ids, n, passes)
                 first = np.cumsum(passes) - passes  # where a client's first epoch is listed
                 epoch = np.minimum(k // each[:, None], np.maximum(passes, 1)[:, None] - 1)
                 row = np.minimum(first[:, None] + epoch, len(starts) - 1)
@@ -150,7 +176,10 @@ class Batches:
         table = self.replay
         assert table is not None
         get = table if callable(table) else lambda r, c: table[r, c]
-        lists = [[torch.as_tensor(b) for b in get(round, int(i))] for i in ids]
+        try:
+            lists = [[torch.as_tensor(b) for b in get(round, int(i))] for i in ids]
+        except KeyError as error:
+            raise FairleadError(f"no batches are given for (round, client) {error}") from error
         count = np.zeros((len(ids), max(len(steps) for steps in lists)), dtype=np.int64)
         for s, batches in enumerate(lists):
             for k, batch in enumerate(batches):
@@ -175,7 +204,9 @@ def _with_replacement(seed: int, round: int, ids: Ints, n: Ints, steps: Ints, wi
     return (bits * torch.from_numpy(n)[:, None, None]) >> 32
 
 
-def _permutations(seed: int, round: int, ids: Ints, n: Ints, epochs: Ints) -> tuple[Tensor, Ints]:
+def _permutations(
+    seed: int, purpose: Purpose, round: int, ids: Ints, n: Ints, epochs: Ints
+) -> tuple[Tensor, Ints]:
     """One permutation of its samples for every client and epoch, in one flat sort.
 
     Returns the permutations one after another (each padded to a multiple of four) and where each
@@ -188,7 +219,7 @@ def _permutations(seed: int, round: int, ids: Ints, n: Ints, epochs: Ints) -> tu
     row = torch.from_numpy(np.repeat(np.arange(len(rows)), blocks))
     block = torch.arange(len(row)) - torch.from_numpy(starts)[row]
     client, step = torch.from_numpy(ids[rows])[row], torch.from_numpy(epoch)[row]
-    bits = words(seed, Purpose.BATCH, round, client, step, block)
+    bits = words(seed, purpose, round, client, step, block)
     place = 4 * block[:, None] + torch.arange(4)
     beyond = place >= torch.from_numpy(n[rows])[row][:, None]
     key = (row[:, None] << 33) | (beyond.long() << 32) | bits

@@ -34,8 +34,25 @@ def check_split(split: Split, samples: int) -> None:
     empty = np.flatnonzero(split.sizes == 0)
     if len(empty):
         raise FairleadError(f"client {empty[0]} has no data: give every client at least one sample")
-    if split.order.min() < 0 or split.order.max() >= samples:
+    wrong = split.order[(split.order < 0) | (split.order >= samples)]
+    if len(wrong):
         raise FairleadError(
-            f"the split names sample {split.order.max()}, but there are {samples}: "
+            f"the split names sample {wrong[0]}, but there are {samples}: "
             f"indices run from 0 to {samples - 1}"
         )
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse class labels that the model has no output for."""
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise FairleadError(
+            f"the labels run from {low} to {high}, but the model has {classes} outputs: "
+            f"labels are 0 to {classes - 1}"
+        )
+
+
+def check_signs(labels: Tensor) -> None:
+    """Refuse labels of the logistic loss other than −1 and +1."""
+    if not bool(((labels == 1) | (labels == -1)).all()):
+        raise FairleadError("the labels of the logistic loss are −1 and +1: map 0 and 1 to them")

@@ -30,7 +30,7 @@ class Split(Sequence[Ints]):
     @classmethod
     def of(cls, lists: Iterable[ArrayLike]) -> Split:
         """From one index list a client."""
-        arrays = [np.asarray(ids, dtype=np.int64).reshape(-1) for ids in lists]
+        arrays = [_indices(ids) for ids in lists]
         order = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
         return cls(order, np.cumsum([0, *map(len, arrays)]))
 
@@ -54,6 +54,16 @@ class Split(Sequence[Ints]):
         table = np.zeros((len(self), int(labels.max()) + 1), dtype=np.int64)
         np.add.at(table, (owner, labels[self.order]), 1)
         return table
+
+
+def _indices(ids: ArrayLike) -> Ints:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise FairleadError(
+            "a client's data are a list of sample indices: for a mask use np.flatnonzero, "
+            "for one owner a sample [np.flatnonzero(owner == i) for i in range(clients)]"
+        )
+    return array.astype(np.int64)
 
 
 def _check(samples: int, clients: int) -> None:

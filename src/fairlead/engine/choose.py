@@ -55,8 +55,7 @@ def unstackable(task: Task, draw: Draw) -> str:
     """Why a task cannot run as a matrix of clients, or an empty string."""
     if not task.stackable:
         return "its functions are given one a client"
-    ragged = not (draw.count == draw.count.flat[0]).all() or len(np.unique(task.sizes)) > 1
-    if task.mixes_samples and ragged:
+    if task.mixes_samples and (len(np.unique(draw.count)) > 1 or len(np.unique(task.sizes)) > 1):
         return "BatchNorm mixes the samples of a batch, and these clients' batches differ in size"
     return ""
 
@@ -76,9 +75,14 @@ def choose(session: Session, ids: NDArray[np.int64], draw: Draw) -> Choice:
     why = unstackable(task, draw)
     if why:
         return Choice("loop", session.threads, f"loop: {why}")
-    if is_small(task, len(ids), draw):
-        return Choice("vmap", 1, "vmap: a small problem")
     first = Draw(draw.index[:, :2], draw.count[:, :2])
+    if is_small(task, len(ids), draw):
+        try:
+            _time(session, session.stacked, task.start(session.seed)[0], ids, first)
+        except RuntimeError as error:
+            sentence = str(error).split(". ")[0].split("\n")[0]
+            return Choice("loop", 1, f"loop: vmap cannot run the model: {sentence}")
+        return Choice("vmap", 1, "vmap: a small problem")
     seconds = _remembered(_key(session, draw), lambda: _measure(session, ids, first))
     best = min(seconds, key=lambda name: seconds[name])
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
@@ -98,7 +102,7 @@ def _measure(session: Session, ids: NDArray[np.int64], draw: Draw) -> dict[str, 
     if session.threads > 1:
         ways[THREADS] = (session.one_by_one, session.threads)
     seconds = dict.fromkeys(ways, float("inf"))
-    store, threads, session.store = session.store, session.threads, None
+    threads = session.threads
     begin = time.perf_counter()
     try:
         for turn in range(7):  # enough for recorded gradients to come into play
@@ -108,18 +112,21 @@ def _measure(session: Session, ids: NDArray[np.int64], draw: Draw) -> dict[str, 
             if turn and time.perf_counter() - begin > 3.0:
                 break
     finally:
-        session.store, session.threads = store, threads
+        session.threads = threads
     return seconds
 
 
 def _time(
     session: Session, execute: Callable[..., Any], x: Tensor, ids: NDArray[np.int64], draw: Draw
 ) -> float:
-    cuda = session.task.device.type == "cuda"
+    store, session.store = session.store, None  # a measurement touches no client's memory
     begin = time.perf_counter()
-    for _ in execute(_two_steps, {"x": x}, 0, ids, draw):
-        pass
-    if cuda:
+    try:
+        for _ in execute(_two_steps, {"x": x}, 0, ids, draw):
+            pass
+    finally:
+        session.store = store
+    if session.task.device.type == "cuda":
         torch.cuda.synchronize(session.task.device)
     return time.perf_counter() - begin
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Client, Memory, Step
-from fairlead.data.batches import Draw
+from fairlead.algorithm import Client, Memory, Step, Upload
+from fairlead.compress import Compressor
+from fairlead.data.batches import Batches, Draw
+from fairlead.engine.mail import Mail
 from fairlead.errors import FairleadError
-from fairlead.rng import normal
+from fairlead.rng import Purpose, normal
 from fairlead.schedules import Rate, rate_at
 from fairlead.task import Block, Task
+
+U = TypeVar("U", bound=Upload)
 
 
 @dataclass
@@ -39,12 +43,32 @@ class Work:
         return np.array([rate_at(lr, self.round, self.first_step + k) for k in range(count)])
 
 
-class Stacked(Client[Any]):
+def large_batch(work: Work, ids: NDArray[np.int64], size: int) -> Draw:
+    """One batch without replacement of a round and client, apart from those of its steps."""
+    one = Batches(batch_size=size, steps=1)
+    return one.draw(work.seed, work.round, ids, work.task.sizes[ids], Purpose.LARGE_BATCH)
+
+
+class _Statistics:
+    """Which buffers a client sends: those its steps moved, or, in an exchange without steps, those
+    of its first full pass."""
+
+    buffers: Tensor
+    stepped: bool
+    passed: Tensor | None
+
+    def moved_buffers(self) -> Tensor | None:
+        return self.buffers if self.stepped else self.passed
+
+
+class Stacked(_Statistics, Client[Any]):
     """S clients at once: every vector has a leading client axis."""
 
-    def __init__(self, work: Work, ids: NDArray[np.int64], draw: Draw, memory: Memory | None):
+    def __init__(
+        self, work: Work, ids: NDArray[np.int64], draw: Draw, memory: Memory | None, mail: Mail
+    ) -> None:
         task = work.task
-        self.work, self.draw, self.memory = work, draw, memory
+        self.work, self.draw, self.memory, self.mail = work, draw, memory, mail
         self.host_ids = ids
         self.ids = torch.from_numpy(ids).to(task.device, non_blocking=True)
         self.index = draw.index.to(task.device, non_blocking=True)
@@ -52,6 +76,7 @@ class Stacked(Client[Any]):
         self.moved: Any = None
         self.gradients = 0
         self.stepped = False
+        self.passed: Tensor | None = None  # buffers after a full pass
 
     def steps(self, lr: Rate) -> Iterator[Step]:
         task, count = self.work.task, self.draw.count
@@ -62,16 +87,29 @@ class Stacked(Client[Any]):
         for k in range(count.shape[1]):
             yield _StackedStep(self, k, rates[:, k : k + 1])
 
-    def grad(self, x: Tensor) -> Tensor:
-        task = self.work.task
-        self.gradients += int(task.sizes[self.host_ids].sum())
-        return task.full_grads(self.host_ids, x, self.buffers, self.work.limit)
+    def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
+        task, work = self.work.task, self.work
+        sizes = task.sizes[self.host_ids]
+        if batch is None or batch >= sizes.max():
+            self.gradients += int(sizes.sum())
+            g, buffers = task.full_grads(self.host_ids, x, self.buffers, work.limit)
+            self.passed = buffers if self.passed is None else self.passed
+            return g
+        draw = large_batch(work, self.host_ids, batch)
+        block, weights = self._block(draw.index[:, 0].to(task.device), draw.count[:, 0])
+        self.gradients += int(draw.count.sum())
+        return task.regularised(task.grads(x, block, weights, self.buffers)[0], x)
+
+    def encode(self, upload: U, by: Compressor | None) -> U:
+        return self.mail.encode(upload, by, self.host_ids, self.ids)
 
     def batch(self, k: int) -> tuple[Block, Tensor | None]:
         """The samples of step k, and their weights unless all batches are equally long."""
-        count, task = self.draw.count[:, k], self.work.task
-        width = int(count.max())
-        block = task.samples(self.ids, self.index[:, k, :width])
+        return self._block(self.index[:, k], self.draw.count[:, k])
+
+    def _block(self, index: Tensor, count: NDArray[np.int64]) -> tuple[Block, Tensor | None]:
+        task, width = self.work.task, int(count.max())
+        block = task.samples(self.ids, index[:, :width])
         if (count == width).all():
             return block, None
         n = torch.from_numpy(count).to(task.device, non_blocking=True)[:, None]
@@ -103,32 +141,50 @@ class _StackedStep(Step):
         return work.task.regularised(g, y)
 
 
-class Single(Client[Any]):
+class Single(_Statistics, Client[Any]):
     """One client by plain autograd: vectors are (d,), nothing is padded."""
 
-    def __init__(self, work: Work, client: int, draw: Draw, memory: Memory | None) -> None:
+    def __init__(
+        self, work: Work, client: int, draw: Draw, memory: Memory | None, mail: Mail
+    ) -> None:
         self.work, self.client, self.draw, self.memory = work, client, draw, memory
+        self.mail = mail
         self.id = torch.tensor([client], device=work.task.device)
         self.index = draw.index[0].to(work.task.device, non_blocking=True)
         self.buffers = work.buffers
-        self.moved: Any = 0.0
+        self.moved: Any = torch.zeros(1, dtype=work.task.dtype, device=work.task.device)
         self.gradients = 0
         self.stepped = False
+        self.passed: Tensor | None = None  # buffers after a full pass
         self.at = "before its first step"
 
     def steps(self, lr: Rate) -> Iterator[Step]:
         rates = self.work.rates(lr, int(self.draw.steps[0]))
-        self.moved = float(rates.sum())
+        self.moved = torch.full_like(self.moved, float(rates.sum()))
         for k, rate in enumerate(rates.tolist()):
             self.at = f"step {k}"
             yield _SingleStep(self, k, rate)
         self.at = "after its last step"
 
-    def grad(self, x: Tensor) -> Tensor:
-        task = self.work.task
-        self.gradients += int(task.sizes[self.client])
-        g = task.full_grad(self.client, x, self.buffers, self.work.limit)
+    def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
+        task, work = self.work.task, self.work
+        if batch is None or batch >= task.sizes[self.client]:
+            self.gradients += int(task.sizes[self.client])
+            g, buffers = task.full_grad(self.client, x, self.buffers, work.limit)
+            self.passed = buffers if self.passed is None else self.passed
+        else:
+            index = large_batch(work, np.array([self.client]), batch).of(0, 0).to(task.device)
+            block = tuple(t[0] for t in task.samples(self.id, index[None]))
+            self.gradients += batch
+            g = task.regularised(task.grad_block(x, block, self.buffers)[0], x)
         return self.finite("the full gradient", g)
+
+    def encode(self, upload: U, by: Compressor | None) -> U:
+        rows = upload.map(lambda v: v[None])
+        sent = self.mail.encode(rows, by, np.array([self.client]), self.id)
+        one = sent.map(lambda v: v[0])
+        object.__setattr__(one, "wire", sent.wire)
+        return one
 
     def finite(self, what: str, value: Tensor) -> Tensor:
         if self.work.check and not bool(torch.isfinite(value).all()):

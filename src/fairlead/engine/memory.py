@@ -36,11 +36,17 @@ def clients_that_fit(task: Task, draw: Draw, memory: int | None) -> int:
     each = 10 * vector + batch * (2 * sample + 3 * _activations(task))
     if memory is not None:
         return max(1, memory // each)
+    # of all memory, not of what is free just now: chunks decide the rounding of sums
     if task.device.type == "cuda":
-        free = int(0.6 * torch.cuda.mem_get_info(task.device)[0])
-        return max(1, free // each)
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4
-    return max(1, min(free // each, REUSED // vector))
+        return max(1, torch.cuda.get_device_properties(task.device).total_memory // 2 // each)
+    return max(1, min(_installed() // 4 // each, REUSED // vector))
+
+
+def _installed() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # systems that do not tell
+        return 8 << 30
 
 
 def _activations(task: Task) -> int:

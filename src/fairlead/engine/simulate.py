@@ -24,8 +24,11 @@ from fairlead.algorithm import Algorithm, Cohort, Memory, Replies, Upload
 from fairlead.data.batches import Batches, Draw
 from fairlead.engine.choose import choose, is_small, unstackable
 from fairlead.engine.clients import Counters, Single, Stacked, Work
+from fairlead.engine.ledger import Exchange, Ledger
+from fairlead.engine.mail import Mail, Residuals
 from fairlead.engine.memory import clients_that_fit, keep_freed_memory
 from fairlead.engine.store import ClientStore
+from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import Task
 
@@ -80,7 +83,8 @@ class Session:
         x, self.buffers = task.start(seed)
         start = algorithm.memory(x)
         self.store = None if start is None else ClientStore(task.clients, start)
-        self.counters = Counters()
+        self.counters, self.ledger = Counters(), Ledger()
+        self.residuals = Residuals(task.clients)
         self.setting = setting
         self.mode: Mode = setting.mode
         self.report = f"{setting.mode}, as asked for"
@@ -113,9 +117,21 @@ class Session:
             if self.room < len(ids):
                 self.report += f", {self.room} of {len(ids)} clients at a time"
 
-    def cohort(self, round: int, ids: Ids) -> SimulatedCohort:
-        """The clients of a round that will answer."""
-        return SimulatedCohort(self, round, ids)
+    def cohort(self, round: int, ids: Ids, sampled: Ids | None = None) -> SimulatedCohort:
+        """The clients of a round that will answer, of those sampled."""
+        return SimulatedCohort(self, round, ids, ids if sampled is None else sampled)
+
+    def everyone(self) -> SimulatedCohort:
+        """All clients before the first round: they have data, but no steps to take."""
+        ids = np.arange(self.task.clients)
+        cohort = SimulatedCohort(self, 0, ids, ids)
+        none = torch.zeros((len(ids), 0, 1), dtype=torch.int64)
+        cohort.draw = Draw(none, np.zeros((len(ids), 0), np.int64))
+        return cohort
+
+    def mail(self, round: int, exchange: int) -> Mail:
+        """For what a chunk of clients sends in one exchange."""
+        return Mail(self.residuals, self.seed, round, exchange, self.mode == "debug")
 
     def work(self, round: int, task: Task | None = None) -> Work:
         return Work(
@@ -126,7 +142,13 @@ class Session:
     # -- running a program --------------------------------------------------------------------
 
     def stacked(
-        self, program: Program, down: dict[str, Tensor], round: int, ids: Ids, draw: Draw
+        self,
+        program: Program,
+        down: dict[str, Tensor],
+        round: int,
+        ids: Ids,
+        draw: Draw,
+        exchange: int = 0,
     ) -> Iterator[tuple[Ids, Upload, Stacked]]:
         """Run chunks of clients as matrices."""
         order = np.argsort(-draw.steps, kind="stable")  # clients of like length run together
@@ -135,14 +157,22 @@ class Session:
             last = int(some.steps.max())
             some = Draw(some.index[:, :last], some.count[:, :last])
             memory = None if self.store is None else self.store.read(ids[part])
-            client = Stacked(self.work(round), ids[part], some, memory)
-            upload, kept = _split(program(client, **down))
+            mail = self.mail(round, exchange)
+            client = Stacked(self.work(round), ids[part], some, memory, mail)
+            upload, kept = _split(program(client, **down), len(part), down)
             if kept is not None:
                 self._store().write(ids[part], kept)
+            self.residuals.write(ids[part], mail.held)
             yield part, upload, client
 
     def one_by_one(
-        self, program: Program, down: dict[str, Tensor], round: int, ids: Ids, draw: Draw
+        self,
+        program: Program,
+        down: dict[str, Tensor],
+        round: int,
+        ids: Ids,
+        draw: Draw,
+        exchange: int = 0,
     ) -> Iterator[tuple[Ids, Upload, Single]]:
         """Run one client at a time, or one a thread."""
         if self.store is not None:
@@ -152,9 +182,10 @@ class Session:
             i = int(ids[place])
             memory = None if self.store is None else self.store.one(i)
             mine = Draw(draw.index[place : place + 1], draw.count[place : place + 1])
-            client = Single(self.work(round, self._twin()), i, mine, memory)
+            mail = self.mail(round, exchange)
+            client = Single(self.work(round, self._twin()), i, mine, memory, mail)
             try:
-                upload, kept = _split(program(client, **down))
+                upload, kept = _split(program(client, **down), 1, down)
                 for name, value in upload.tensors().items():
                     client.finite(f"the upload {name}", value)
             except Exception as error:
@@ -163,6 +194,7 @@ class Session:
                 raise FairleadError(f"round {round}, client {i}, {client.at}: {error}") from error
             if kept is not None:
                 self._store().write_one(i, kept)
+            self.residuals.write(ids[place : place + 1], mail.held)
             return np.array([place]), upload, client
 
         places = range(len(ids))
@@ -201,8 +233,10 @@ class Session:
 class SimulatedCohort(Cohort):
     """The clients of one round that answer, run on one device."""
 
-    def __init__(self, session: Session, round: int, ids: Ids) -> None:
-        self.session, self.round, self.ids = session, round, ids
+    def __init__(self, session: Session, round: int, ids: Ids, sampled: Ids) -> None:
+        self.session, self.round, self.ids, self.sampled = session, round, ids, sampled
+        self.first = session.counters.steps == 0
+        self.exchange = 0
         self.share = float(session.weights[ids].sum())
         task = session.task
         weights = session.weights[ids] / self.share
@@ -218,20 +252,39 @@ class SimulatedCohort(Cohort):
 
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
         session, sums, buffers = self.session, dict[str, Tensor](), None
-        execute = session.stacked if session.mode == "vmap" else session.one_by_one
+        together = session.mode == "vmap" and not unstackable(session.task, self.draw)
+        execute = session.stacked if together else session.one_by_one
         kind: type[Any] = Upload
-        for part, upload, client in execute(program, broadcast, self.round, self.ids, self.draw):
+        up, nominal = np.zeros(len(self.ids), np.int64), 0.0
+        for part, upload, client in execute(
+            program, broadcast, self.round, self.ids, self.draw, self.exchange
+        ):
+            exact, named = message_bits(upload)
+            up[part] = exact if isinstance(exact, int) else exact.cpu().numpy()
+            nominal += named * len(part)
             kind, w = type(upload), self.weights[torch.from_numpy(part)]
             session.counters.gradients += client.gradients
             for name, value in upload.tensors().items():
                 sums[name] = sums.get(name, 0) + w @ _rows(value, len(part))
-            if client.stepped:
-                moved = w @ _rows(client.buffers, len(part))
+            after = client.moved_buffers()
+            if after is not None and after.numel():
+                moved = w @ _rows(after, len(part))
                 buffers = moved if buffers is None else buffers + moved
+        extra = 0 if buffers is None else _bits(buffers)  # statistics travel both ways
         if buffers is not None:
             session.buffers = buffers
+        everyone = np.zeros(len(self.sampled), np.int64)
+        everyone[np.searchsorted(self.sampled, self.ids)] = up + extra
+        down = sum(map(_bits, broadcast.values())) + extra
+        nominal += extra * len(self.ids)
+        session.ledger.add(Exchange(self.round, self.sampled, down, everyone, nominal))
         session.counters.exchanges += 1
+        self.exchange += 1
         return Replies(kind(**sums), len(self.ids))
+
+
+def _bits(t: Tensor) -> int:
+    return 8 * t.element_size() * t.numel()
 
 
 def _rows(value: Tensor, count: int) -> Tensor:
@@ -239,11 +292,19 @@ def _rows(value: Tensor, count: int) -> Tensor:
     return value.expand(count, -1) if value.dim() == 1 else value
 
 
-def _split(returned: Any) -> tuple[Upload, Memory | None]:
+def _split(returned: Any, clients: int, sent: dict[str, Tensor]) -> tuple[Upload, Memory | None]:
+    """What a program returned, checked."""
     upload, kept = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(upload, Upload):
         raise FairleadError(
             f"a client program returned {type(upload).__name__}: return an Upload, "
             "or an Upload and a Memory"
         )
+    for name, v in upload.tensors().items():
+        lost = v.dim() == 1 and clients > 1 and len(v) == clients
+        if v.dim() == 0 or (lost and all(v.shape != t.shape for t in sent.values())):
+            raise FairleadError(
+                f"the upload {name} has shape {tuple(v.shape)}: vectors keep their last axis, "
+                "for example norm(dim=-1, keepdim=True)"
+            )
     return upload, kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -90,12 +89,3 @@ class ClientStore(Generic[M]):
         slot = int(self._slot[client])
         for name, value in memory.tensors().items():
             self._rows[name][slot] = value
-
-    def map_mean(self, weights: NDArray[np.float64], pick: Callable[[M], Tensor]) -> Tensor:
-        """Σ weights_i · pick(memory_i) over all clients, the untouched ones at their start."""
-        ids = self.touched
-        total = float(weights.sum() - weights[ids].sum()) * pick(self.start)
-        if len(ids):
-            rows = pick(self.read(ids))
-            total = total + torch.from_numpy(weights[ids]).to(rows) @ rows
-        return total

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlead.losses import RISING
+from fairlead.losses import better_larger
 
 if TYPE_CHECKING:
     from fairlead.compare import Comparison
@@ -60,7 +60,7 @@ def _figure(
             goal = targets.get(name)
             if goal is not None:
                 axes.axhline(goal, color="black", linewidth=0.8, linestyle=":")
-            if name not in RISING and _positive(groups, name):
+            if not better_larger(name) and _positive(groups, name):
                 axes.set_yscale("log")
                 low, high = axes.get_ylim()
                 if high < 100 * low:  # a short axis reads better in plain numbers

@@ -1,0 +1,87 @@
+"""FedAdagrad, FedAdam and FedYogi, Algorithm 2 of Reddi et al. 2021.
+
+x: the server's model     Δ: the mean client step     m, v: its first and second moments
+server_lr: η     beta1, beta2: β_1, β_2     tau: τ, how far from adaptive; v starts at τ²
+
+Unlike torch's Adam there is no bias correction, as in the paper. Any torch optimizer can be had too:
+`FedAvg(server=…)`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State
+from fairlead.algorithms.fedavg import Drift
+from fairlead.compress import Compressor
+from fairlead.schedules import Rate, rate_at
+
+
+class Server(State):
+    """The model and two moments."""
+
+    x: Tensor
+    m: Tensor
+    v: Tensor
+
+
+@dataclass(frozen=True)
+class FedOpt(Algorithm[Server, Memory]):
+    """FedAvg whose server step is adaptive."""
+
+    paper: ClassVar[str] = "fedopt"
+    lr: Rate
+    server_lr: Rate = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    compressor: Compressor | None = None
+
+    @abstractmethod
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """The next second moment."""
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x, m=torch.zeros_like(x), v=torch.full_like(x, self.tau**2))
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        delta = cohort.run(self.local, x=s.x).mean.dy
+        m = self.beta1 * s.m + (1 - self.beta1) * delta
+        v = self.second(s.v, delta**2)
+        rate = rate_at(self.server_lr, cohort.round, cohort.round)
+        return Server(x=s.x + rate * m / (v.sqrt() + self.tau), m=m, v=v)
+
+    def local(self, client: Client[Any], x: Tensor) -> Drift:
+        y = x
+        for step in client.steps(self.lr):
+            y = y - step.lr * step.grad(y)
+        return client.encode(Drift(dy=y - x), self.compressor)
+
+
+@dataclass(frozen=True)
+class FedAdagrad(FedOpt):
+    """FedAvg with Adagrad at the server."""
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v + square
+
+
+@dataclass(frozen=True)
+class FedAdam(FedOpt):
+    """FedAvg with Adam at the server."""
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class FedYogi(FedOpt):
+    """FedAvg with Yogi at the server."""
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * square * (v - square).sign()

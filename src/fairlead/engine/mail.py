@@ -1,0 +1,72 @@
+"""Uploads on their way: encoded message by message, with what compressors leave out kept back."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.algorithm import Memory, Upload
+from fairlead.compress import Compressor, ErrorFeedback
+from fairlead.engine.store import ClientStore
+from fairlead.engine.wire import encode
+
+U = TypeVar("U", bound=Upload)
+
+
+class _Left(Memory):
+    v: Tensor
+
+
+class Residuals:
+    """What compressors with error feedback left out so far, by field and client."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self._lock = Lock()  # clients may run on several threads
+        self.stores: dict[str, ClientStore[_Left]] = {}
+
+    def read(self, name: str, ids: NDArray[np.int64], like: Tensor) -> Tensor:
+        """The remainders of a field of these clients; zero at first."""
+        with self._lock:
+            if name not in self.stores:
+                start = torch.zeros(like.shape[-1], dtype=like.dtype, device=like.device)
+                self.stores[name] = ClientStore(self.clients, _Left(v=start))
+            return self.stores[name].read(ids).v
+
+    def write(self, ids: NDArray[np.int64], held: dict[str, Tensor]) -> None:
+        """Keep the new remainders."""
+        with self._lock:
+            for name, v in held.items():
+                self.stores[name].write(ids, _Left(v=v))
+
+
+class Mail:
+    """What the clients of one chunk send in an exchange, and what they hold back for later."""
+
+    def __init__(
+        self, residuals: Residuals, seed: int, round: int, exchange: int, through_bytes: bool
+    ) -> None:
+        self.residuals, self.through_bytes = residuals, through_bytes
+        self.seed, self.round, self.exchange = seed, round, exchange
+        self.held: dict[str, Tensor] = {}
+        self.messages = 0
+
+    def encode(
+        self, upload: U, by: Compressor | None, ids: NDArray[np.int64], on_device: Tensor
+    ) -> U:
+        """Encode one upload; each call of an exchange has noise of its own."""
+        if by is None:
+            return upload
+        if isinstance(by, ErrorFeedback):
+            for name, v in upload.tensors().items():
+                self.held[name] = self.residuals.read(name, ids, v)
+        message = 16 * self.exchange + self.messages
+        self.messages += 1
+        return encode(
+            upload, by, self.seed, self.round, on_device, message, self.held, self.through_bytes
+        )
