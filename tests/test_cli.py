@@ -114,3 +114,59 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     text = _run("run", "--out", str(tmp_path / "file" / "x"), *SMALL, code=2)
     assert "cannot write to" in text
+
+
+def test_methods_with_settings_of_their_own(tmp_path) -> None:
+    text = _run(
+        "run", "--method", "fedpaq-scm", "--compressor", "qsgd:2:elias", "--lr", "0.1", *SMALL
+    )
+    assert "fedpaq-scm on digits" in text
+    text = _run(
+        "run", "--method", "fedpvr", "--model", "mlp", "--layers", "-1", "--momentum", "0.9", *SMALL
+    )
+    assert "FedPVR on digits" in text
+    out = tmp_path / "c"
+    _run(
+        "compare",
+        "--methods",
+        "fedavg,fedpaq",
+        "--lr",
+        "0.5",
+        "--x",
+        "bits",
+        "--out",
+        str(out),
+        *SMALL,
+    )
+    up = {
+        m: fl.History.from_jsonl(out / f"{m}-0.jsonl").last("bits_up") for m in ("FedAvg", "FedPAQ")
+    }
+    assert up["FedPAQ"] < up["FedAvg"] / 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--method", "fedavg", "--warm-start"], "FedAvg has no warm start"),
+        (["run", "--method", "fedavg", "--compressor", "qsg:2"], "did you mean 'qsgd'"),
+        (
+            ["run", "--method", "fedglomo", "--compressor", "topk:0.1"],
+            "needs an unbiased compressor",
+        ),
+        (["compare", "--x", "bit"], "there is no axis 'bit'"),
+        (["cite", "scaffol"], "did you mean 'scaffold'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
+    assert message in _run(*words, code=2)
+
+
+def test_cite_prints_bibtex() -> None:
+    assert "@inproceedings{das2022faster" in _run("cite", "fedglomo")
+
+
+@pytest.mark.parametrize("name", [*fl.METHODS, *fl.PRESETS])
+def test_every_method_runs_by_name(name: str) -> None:
+    assert "digits" in _run(
+        "run", "--method", name, "--lr", "0.1", "--rounds", "2", "--clients", "3"
+    )

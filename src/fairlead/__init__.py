@@ -31,8 +31,8 @@ from fairlead.algorithms import (
     FedLOMO,
     FedNova,
     FedPAQ,
-    FedPVR,
     FedProx,
+    FedPVR,
     FedSGD,
     FedYogi,
     Mime,
@@ -57,6 +57,9 @@ from fairlead.train import Run, train
 __version__ = "0.1.0"
 
 __all__ = [
+    "METHODS",
+    "PRESETS",
+    "QSGD",
     "Algorithm",
     "AllFirst",
     "BFloat16",
@@ -85,13 +88,10 @@ __all__ = [
     "Geometric",
     "History",
     "Identity",
-    "METHODS",
     "Memory",
     "Mime",
     "MimeLite",
     "MinibatchSGD",
-    "PRESETS",
-    "QSGD",
     "RandK",
     "Record",
     "Replay",

@@ -19,9 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 import fairlead
-from fairlead.algorithms import METHODS
-from fairlead.citations import PAPERS
+from fairlead.algorithms import METHODS, PRESETS
+from fairlead.citations import PAPERS, cite
 from fairlead.compare import Comparison, compare
+from fairlead.compress import COMPRESSORS
+from fairlead.compress import parse as parse_compressor
 from fairlead.data.splits import SPLITS
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import SCHEDULES, parse
@@ -37,14 +39,19 @@ app = typer.Typer(
 )
 out = Console()
 
+METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
+                   "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
+
 DEFAULTS: dict[str, Any] = {
     "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
     "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
-    "grid": "10,3,1,0.3,0.1", "schedule": None, "server_lr": 1.0, "server": None, "mu": 1.0,
-    "option": "II", "warm_start": False, "weighting": "uniform", "dropout": 0.0, "seed": 0,
+    "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": "float32",
     "eval_every": 1, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
+    "x": "round", **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
+
+AXES = ("round", "bits", "bits_up", "bits_down", "gradients", "exchanges", "seconds")
 
 SERVERS: dict[str, Callable[..., Any]] = {
     "sgd": torch.optim.SGD,
@@ -117,21 +124,40 @@ def _task(s: dict[str, Any]) -> Task:
 
 
 def _method(name: str, s: dict[str, Any], lr: float) -> Any:
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    kind = METHODS[name]
-    server = None
-    if s["server"] is not None:
-        if s["server"] not in SERVERS:
-            raise unknown("server optimizer", s["server"], SERVERS)
-        server = partial(SERVERS[s["server"]], lr=float(s["server_lr"]))
-    offered = {
-        "lr": parse(lr, s["schedule"], s["rounds"]), "server": server, "mu": s["mu"],
-        "server_lr": 1.0 if server else s["server_lr"], "option": s["option"],
-        "warm_start": s["warm_start"],
-    }  # fmt: skip
+    """A method by the name of its class or of a preset, with the settings that it takes."""
+    base, more = PRESETS.get(name, (name, {}))
+    if base not in METHODS:
+        raise unknown("method", name, [*METHODS, *PRESETS])
+    kind = METHODS[base]
+    given = {**more, **{k: s[k] for k in METHOD_SETTINGS if s[k] is not None}}
+    if isinstance(given.get("server"), str):
+        if given["server"] not in SERVERS:
+            raise unknown("server optimizer", given["server"], SERVERS)
+        rate = float(given.pop("server_lr", 1.0))
+        given["server"] = partial(SERVERS[given["server"]], lr=rate)
+    if "compressor" in given:
+        given["compressor"] = parse_compressor(given["compressor"])
+    if isinstance(given.get("layers"), str):
+        text = given["layers"]
+        given["layers"] = int(text) if text.lstrip("-").isdigit() else text.split(",")
     takes = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{k: v for k, v in offered.items() if k in takes})
+    made = {k: v for k, v in given.items() if k in takes}
+    return kind(lr=parse(lr, s["schedule"], s["rounds"]), **made)
+
+
+def _methods(names: list[str], s: dict[str, Any], lr: float) -> dict[str, Any]:
+    """Methods by label. A setting that none of them takes is refused."""
+    made: dict[str, Any] = {}
+    for name in names:
+        method = _method(name, s, lr)
+        made[name if name in PRESETS else type(method).__name__] = method
+    takes = {field.name for method in made.values() for field in dataclasses.fields(method)}
+    for key in METHOD_SETTINGS:
+        if s[key] is not None and key not in takes:
+            raise FairleadError(
+                f"{' and '.join(made)} has no {key.replace('_', ' ')}: leave --{key.replace('_', '-')} out"
+            )
+    return made
 
 
 def _local(s: dict[str, Any]) -> dict[str, Any]:
@@ -160,6 +186,15 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "grid": (str, "step sizes to try for every method"),
     "schedule": (str, "exponential:0.99, cosine, multistep:50,80 or inverse-sqrt"),
     "server_lr": (float, "the server's step size"),
+    "compressor": (str, "of uploads: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:0.1, bfloat16"),
+    "momentum": (float, "in local steps, where the method has it"),
+    "beta": (float, "momentum of FedGLOMO, Mime and SCAFFOLD-M"),
+    "alpha": (float, "FedDyn's regularization"),
+    "damping": (float, "of FedLOMO's and FedGLOMO's local momentum"),
+    "first_batch": (int, "samples of FedLOMO's and FedGLOMO's first gradient; all by default"),
+    "gamma": (float, "FedCOMGATE's server step"),
+    "layers": (str, "FedPVR's part: -3 for the last three layers, or names with commas between"),
+    "x": (str, "the figure's axis: round, bits, bits_up, gradients, exchanges or seconds"),
     "server": (str, "the server's optimizer: sgd, momentum, adam or adagrad"),
     "mu": (float, "FedProx's proximal weight"),
     "option": (str, "SCAFFOLD's option, I or II"),
@@ -178,6 +213,14 @@ OPTIONS: dict[str, tuple[Any, str]] = {
 }
 
 
+def _fail(error: FairleadError) -> None:
+    """End with the error's sentence instead of a traceback."""
+    console = Console(stderr=True)
+    console.print("error: ", style="bold red", end="")
+    console.print(str(error), markup=False, highlight=False)
+    raise typer.Exit(2) from None
+
+
 def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
     """A command whose flags are the settings above; it is called with them, read and merged."""
 
@@ -187,10 +230,7 @@ def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
             try:
                 command(_settings(given, config))
             except FairleadError as error:
-                console = Console(stderr=True)
-                console.print("error: ", style="bold red", end="")
-                console.print(str(error), markup=False, highlight=False)
-                raise typer.Exit(2) from None
+                _fail(error)
 
         flags = []
         for key, (kind, text) in OPTIONS.items():
@@ -209,16 +249,17 @@ def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
     return register
 
 
-@_settings_command("run", leave_out={"methods", "grid", "seeds"})
+@_settings_command("run", leave_out={"methods", "grid", "seeds", "x"})
 def run_command(s: dict[str, Any]) -> None:
     """Train with one method."""
     built = _task(s)
-    chosen = _method(s["method"], s, 0.1 if s["lr"] is None else s["lr"])
+    lr = 0.1 if s["lr"] is None else s["lr"]
+    ((label, chosen),) = _methods([s["method"]], s, lr).items()
     result = train(
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=_target(s["target"]), **_local(s)
     )
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
-    shown = Table(*last, title=f"{type(chosen).__name__} on {built.name}")
+    shown = Table(*last, title=f"{label} on {built.name}")
     shown.add_row(*(f"{v:,.5g}" for v in last.values()))
     out.print(shown)
     out.print(f"engine: {result.engine}", highlight=False)
@@ -237,9 +278,10 @@ def compare_command(s: dict[str, Any]) -> None:
     names = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
     tried = _numbers(s["grid"]) if s["lr"] is None else None
     start: Any = s["lr"] if tried is None else tried[0]
-    chosen = [_method(name, s, start) for name in names]
+    if s["x"] not in AXES:
+        raise unknown("axis", s["x"], AXES)
     result = compare(
-        built, chosen, rounds=s["rounds"], seeds=s["seeds"], grid=tried,
+        built, _methods(names, s, start), rounds=s["rounds"], seeds=s["seeds"], grid=tried,
         target=_target(s["target"]), **_local(s),
     )  # fmt: skip
     rows = result.table()
@@ -257,17 +299,31 @@ def compare_command(s: dict[str, Any]) -> None:
 
 @app.command("list")
 def list_command() -> None:
-    """Methods, tasks, splits and schedules, a line each."""
+    """Methods, compressors, tasks, splits and schedules, a line each."""
     methods = Table("method", "what it is", "paper", title="methods")
     for name, kind in METHODS.items():
         methods.add_row(name, one_line(kind), PAPERS[kind.paper].short)
+    for name, (base, more) in PRESETS.items():
+        settings = ", ".join(f"{k} {v}" for k, v in more.items())
+        methods.add_row(name, f"{base} with {settings}", PAPERS[METHODS[base].paper].short)
     out.print(methods)
-    groups: dict[str, dict[str, Any]] = {"task": TASKS, "split": SPLITS, "schedule": SCHEDULES}
+    groups: dict[str, dict[str, Any]] = {
+        "compressor": COMPRESSORS, "task": TASKS, "split": SPLITS, "schedule": SCHEDULES,
+    }  # fmt: skip
     for title, group in groups.items():
         table = Table(title, "what it is", title=f"{title}s")
         for name, thing in group.items():
             table.add_row(name, one_line(thing))
         out.print(table)
+
+
+@app.command("cite")
+def cite_command(method: str) -> None:
+    """The BibTeX of the paper behind a method."""
+    try:
+        out.print(cite(method), markup=False, highlight=False)
+    except FairleadError as error:
+        _fail(error)
 
 
 @app.command("version")
@@ -313,7 +369,7 @@ def _write_comparison(path: Path, s: dict[str, Any], result: Comparison) -> None
             run.history.to_jsonl(folder / f"{label}-{seed}.jsonl")
     (folder / "table.md").write_text(result.to_markdown(), encoding="utf-8")
     (folder / "table.csv").write_text(result.to_csv(), encoding="utf-8")
-    result.plot(folder / "compare.png")
+    result.plot(folder / "compare.png", s["x"])
     out.print(f"written: {folder}/table.md, table.csv, compare.png, *.jsonl", highlight=False)
 
 

@@ -346,8 +346,8 @@ def parse(text: str | None) -> Compressor | None:
     try:
         if name == "qsgd":
             arguments = [int(words[0]) if words else 2, None, *words[1:]]
-        elif words:
-            arguments = [int(words[0]) if words[0].isdigit() else float(words[0])]
+        else:
+            arguments = [int(word) if word.isdigit() else float(word) for word in words]
         made = COMPRESSORS[name](*arguments)
     except (ValueError, TypeError) as error:
         raise FairleadError(

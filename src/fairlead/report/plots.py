@@ -24,6 +24,11 @@ STYLE: Any = {
 }
 COLORS = ["#7f7f7f", "#d1495b", "#edae49", "#00798c", "#5f4b8b", "#2e933c", "#b5651d", "#3d5a80"]
 
+AXES = {
+    "round": "communication rounds", "bits": "bits up and down", "bits_up": "bits up",
+    "bits_down": "bits down", "gradients": "sample gradients",
+}  # fmt: skip
+
 
 def comparison(result: Comparison, path: str | Path | None, x: str = "round") -> Any:
     """The comparison's metric, and the objective beside it, against a column of the history."""
@@ -66,7 +71,7 @@ def _figure(
                 if high < 100 * low:  # a short axis reads better in plain numbers
                     axes.yaxis.set_major_formatter("{x:g}")
                     axes.yaxis.set_minor_formatter("{x:g}")
-            axes.set_xlabel({"round": "communication rounds"}.get(x, x))
+            axes.set_xlabel(AXES.get(x, x))
             axes.set_ylabel(name.replace("_", " "))
         figure.axes[0].legend()
         if path is not None:
