@@ -27,6 +27,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/compress.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

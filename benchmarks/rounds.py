@@ -47,6 +47,16 @@ WORKLOADS = [
 ]
 
 
+def make_task(w: Workload, device: str) -> fl.Task:
+    """Random data, as much for every client as its steps use."""
+    each = w.steps * w.batch
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(w.clients * each, w.widths[0], generator=generator)
+    y = torch.randint(w.widths[-1], (len(x),), generator=generator)
+    owners = list(np.arange(len(x)).reshape(w.clients, each))
+    return fl.Task(fl.models.mlp(*w.widths), "cross_entropy", (x, y), owners, device=device)
+
+
 def bare_loop(task: fl.Task, plan: fl.Batches, round: int, lr: float) -> Callable[[], torch.Tensor]:
     """What people write by hand: one client after another, one optimizer step after another."""
     model = task.twin().model
@@ -122,14 +132,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     for w in WORKLOADS:
-        each = w.steps * w.batch
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(w.clients * each, w.widths[0], generator=generator)
-        y = torch.randint(w.widths[-1], (len(x),), generator=generator)
-        owners = np.arange(len(x)).reshape(w.clients, each)
-        task = fl.Task(
-            fl.models.mlp(*w.widths), "cross_entropy", (x, y), list(owners), device=device
-        )
+        task = make_task(w, device)
         plan = fl.Batches(batch_size=w.batch, steps=w.steps)
         bare = bare_loop(task, plan, 0, 0.1)
         ours, report = fairlead_round(task, plan, 0, 0.1, "auto")
