@@ -45,8 +45,8 @@ class FedAvg(ServerStep, Algorithm[Server, Memory]):
 
     paper: ClassVar[str] = "fedavg"
     lr: Rate
-    momentum: float = 0.0
-    compressor: Compressor | None = None
+    momentum: float = field(default=0.0, kw_only=True)
+    compressor: Compressor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,4 +95,4 @@ class FedPAQ(FedAvg):
     """FedAvg whose clients send quantized steps."""
 
     paper: ClassVar[str] = "fedpaq"
-    compressor: Compressor | None = field(default_factory=QSGD)
+    compressor: Compressor | None = field(default_factory=QSGD, kw_only=True)

@@ -1,6 +1,6 @@
 """SCAFFOLD with momentum (SCAFFOLD-M), Cheng, Huang, Wu and Yuan 2023.
 
-x, y, c, c_i as in SCAFFOLD     m: the server's momentum, the mean step of the last round over Ση
+x, y, c, c_i as in SCAFFOLD     m: the server's momentum, the last round's mean(x − y) over mean(Ση)
 lr: η_l     server_lr: η_g     beta: β, the weight of the new gradient; 1 is SCAFFOLD II
 """
 
