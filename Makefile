@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/fairlead compare --out $(OUT)/demo
 
 test: setup
-	$(BIN)/python -m pytest -q $(PYTEST)
+	$(BIN)/python -m pytest -q -n auto $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -147,12 +147,15 @@ def test_methods_with_settings_of_their_own(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--method", "fedavg", "--warm-start"], "FedAvg has no warm start"),
+        (["run", "--method", "fedavg", "--warm-start"], "FedAvg takes no warm start"),
         (["run", "--method", "fedavg", "--compressor", "qsg:2"], "did you mean 'qsgd'"),
         (
             ["run", "--method", "fedglomo", "--compressor", "topk:0.1"],
             "needs an unbiased compressor",
         ),
+        (["run", "--method", "scaffnew", "--compressor", "qsgd:2"], "shifts sum to zero only if"),
+        (["run", "--method", "fedglomo", "--server", "adam"], "part of the method"),
+        (["run", "--method", "scaffold", "--momentum", "0.9"], "would not be the mean gradient"),
         (["compare", "--x", "bit"], "there is no axis 'bit'"),
         (["cite", "scaffol"], "did you mean 'scaffold'"),
     ],

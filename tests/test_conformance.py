@@ -90,3 +90,20 @@ def test_the_method_is_registered_or_a_variant(name: str) -> None:
 
 def test_every_registered_method_has_a_row() -> None:
     assert set(fl.METHODS.values()) == {type(m) for m in METHODS.values()}
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_goes_on_from_its_state_to_the_same_bytes(name: str, engine: str) -> None:
+    whole = _final(METHODS[name], engine, "cpu", **SETTINGS)
+    part = _final(METHODS[name], engine, "cpu", **{**SETTINGS, "rounds": 2})
+    rest = _final(METHODS[name], engine, "cpu", **SETTINGS, resume=part)
+    for key, value in whole.state.tensors().items():
+        assert torch.equal(rest.state.tensors()[key], value)
+    for key, value in _memory(whole).items():
+        assert torch.equal(_memory(rest)[key], value)
+    assert rest.counters == whole.counters
+    assert (rest.ledger.up, rest.ledger.down) == (whole.ledger.up, whole.ledger.down)
+    assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
+    assert part.rounds == 2  # the first part is left as it was
+    assert len(part.history.rows) == 3

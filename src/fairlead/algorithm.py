@@ -147,6 +147,8 @@ class Algorithm(ABC, Generic[S, M]):
 
     paper: ClassVar[str] = ""
     """The key of the paper in `fairlead.citations`."""
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """Settings that other methods have and the mathematics of this one does not allow, and why."""
 
     def bind(self, layers: Mapping[str, slice]) -> Self:
         """The method for a model with these parameters, by name and place in the vector."""

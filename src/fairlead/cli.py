@@ -154,9 +154,8 @@ def _methods(names: list[str], s: dict[str, Any], lr: float) -> dict[str, Any]:
     takes = {field.name for method in made.values() for field in dataclasses.fields(method)}
     for key in METHOD_SETTINGS:
         if s[key] is not None and key not in takes:
-            raise FairleadError(
-                f"{' and '.join(made)} has no {key.replace('_', ' ')}: leave --{key.replace('_', '-')} out"
-            )
+            why = next((m.refuses[key] for m in made.values() if key in m.refuses), "leave it out")
+            raise FairleadError(f"{' and '.join(made)} takes no {key.replace('_', ' ')}: {why}")
     return made
 
 

@@ -112,6 +112,7 @@ def train(
     objective: bool = True,
     target: Mapping[str, float] | None = None,
     progress: bool | Progress | None = None,
+    resume: Run | None = None,
 ) -> Run:
     """Train `task` with `algorithm`.
 
@@ -123,6 +124,7 @@ def train(
     dropout: the share of sampled clients that do not answer, or a list of lost clients a round.
     eval_every: rounds between evaluations; objective: whether these compute f on all data.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
+    resume: a run of the same settings with fewer rounds, to go on from; it ends in the same bytes.
 
     >>> import fairlead as fl
     >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
@@ -144,7 +146,15 @@ def train(
     session = setting.open(task, algorithm, local, weights, seed)
     state = algorithm.init(task.start(seed)[0])
     history, bar = History(), Progress.of(progress, rounds, type(algorithm).__name__)
-    clock, stopped, error, k = 0.0, "rounds", None, 0
+    clock, stopped, error, done, k = 0.0, "rounds", None, 0, 0
+    if resume is not None:
+        if resume.stopped == "diverged" or resume.rounds >= rounds:
+            raise FairleadError(
+                f"the run to resume has {resume.rounds} rounds or diverged: ask for more"
+            )
+        session.continue_from(resume.session)
+        state, history = resume.state, History(list(resume.history.rows))
+        clock, done = resume.seconds, resume.rounds
 
     def record(clients: int) -> dict[str, float]:
         found = task.evaluate(state.x, session.buffers, weighting, objective)
@@ -161,10 +171,11 @@ def train(
             session.prepare(sampler.cohort(seed, 0, task.clients))
             torch.manual_seed(seed % 2**63)  # for dropout layers; all else is counter-based
             begin = time.perf_counter()
-            state = algorithm.start(state, session.everyone())
+            if resume is None:
+                state = algorithm.start(state, session.everyone())
             clock += _since(begin, task)
-            row = record(0)
-            for k in range(1, rounds + 1):
+            row = record(0) if resume is None else history.rows[-1]
+            for k in range(done + 1, rounds + 1):
                 if target is not None and _reached(row, target):
                     stopped, k = "target", k - 1
                     break

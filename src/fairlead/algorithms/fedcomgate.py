@@ -11,6 +11,7 @@ different numbers of steps Î´_i stays a difference of mean gradients, and mean Î
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,6 +53,10 @@ class FedCOMGATE(Algorithm[Server, Kept]):
     """Local SGD with gradient tracking and compressed messages; two exchanges a round."""
 
     paper: ClassVar[str] = "fedcomgate"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local steps are corrected; a momentum buffer would undo that",
+    }
     lr: Rate
     gamma: float = 1.0
     compressor: Compressor | None = None

@@ -6,6 +6,7 @@ lr: step size of the local solver     alpha: α
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
 from fairlead.errors import positive
 from fairlead.schedules import Rate
 
@@ -41,8 +43,13 @@ class FedDyn(Algorithm[Server, Kept]):
     """Local SGD on f_i − ⟨g_i, y⟩ + α/2·‖y − x‖², whose stationary points are the global ones."""
 
     paper: ClassVar[str] = "feddyn"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local steps are corrected; a momentum buffer would undo that",
+    }
     lr: Rate
     alpha: float = 0.1
+    compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
         positive("alpha", self.alpha)
@@ -62,4 +69,5 @@ class FedDyn(Algorithm[Server, Kept]):
         y, g_i = x, client.memory.g
         for step in client.steps(self.lr):
             y = y - step.lr * (step.grad(y) - g_i + self.alpha * (y - x))
-        return Drift(dy=y - x), Kept(g=g_i - self.alpha * (y - x))
+        sent = client.encode(Drift(dy=y - x), self.compressor)
+        return sent, Kept(g=g_i - self.alpha * sent.dy)  # what the server heard: h stays their mean

@@ -7,6 +7,7 @@ lr: η_k     beta: β_k     damping: of the local momentum, 1 in the box, 0.8 fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -47,6 +48,10 @@ class FedLOMO(Algorithm[Server, Memory]):
     """
 
     paper: ClassVar[str] = "fedglomo"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local momentum is the variance-reducing one, with damping",
+    }
     lr: Rate
     damping: float = 1.0
     first_batch: int | None = None
@@ -93,6 +98,10 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     """
 
     paper: ClassVar[str] = "fedglomo"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local momentum is the variance-reducing one, with damping",
+    }
     lr: Rate
     beta: float = 0.2
     damping: float = 1.0

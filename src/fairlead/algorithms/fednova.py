@@ -6,12 +6,14 @@ lr: η_l     server_lr: a factor on the effective step
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
 from fairlead.schedules import Rate, rate_at
 
 
@@ -33,8 +35,12 @@ class FedNova(Algorithm[Server, Memory]):
     """FedAvg over clients' mean directions, so that who takes more steps does not count for more."""
 
     paper: ClassVar[str] = "fednova"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+    }
     lr: Rate
     server_lr: Rate = 1.0
+    compressor: Compressor | None = None
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x)
@@ -48,4 +54,5 @@ class FedNova(Algorithm[Server, Memory]):
         y = x
         for step in client.steps(self.lr):
             y = y - step.lr * step.grad(y)
-        return Normalized(d=(x - y) / client.moved, moved=client.moved)
+        sent = Normalized(d=(x - y) / client.moved, moved=client.moved)
+        return client.encode(sent, self.compressor)

@@ -10,6 +10,7 @@ Unlike torch's Adam there is no bias correction, as in the paper. Any torch opti
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,6 +36,9 @@ class FedOpt(Algorithm[Server, Memory]):
     """FedAvg whose server step is adaptive."""
 
     paper: ClassVar[str] = "fedopt"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+    }
     lr: Rate
     server_lr: Rate = 0.1
     beta1: float = 0.9

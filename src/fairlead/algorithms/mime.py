@@ -12,6 +12,7 @@ a·g_i(y) + (1 − a)(s + g_i(y) − g_i(x)) with the s of the last round.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import Rate
 
@@ -59,10 +61,15 @@ class Mime(Algorithm[Server, Memory]):
     """
 
     paper: ClassVar[str] = "mime"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's model is the mean of the clients'",
+        "momentum": "its momentum is beta, and frozen within a round",
+    }
     lr: Rate
     optimizer: Literal["sgdm", "mvr"] = "sgdm"
     beta: float = 0.9
     a: float = 0.1
+    compressor: Compressor | None = None
     lite: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -90,10 +97,11 @@ class Mime(Algorithm[Server, Memory]):
         return Server(x=s.x + dy, last=s.x, s=new)
 
     def gradient(self, client: Client[Any], x: Tensor) -> Gradient:
-        return Gradient(c=client.grad(x))
+        return client.encode(Gradient(c=client.grad(x)), self.compressor)
 
     def gradients(self, client: Client[Any], x: Tensor, last: Tensor) -> Gradients:
-        return Gradients(c=client.grad(x), last=client.grad(last))
+        sent = Gradients(c=client.grad(x), last=client.grad(last))
+        return client.encode(sent, self.compressor)
 
     def local(
         self, client: Client[Any], x: Tensor, s: Tensor, a: float, c: Tensor | None = None
@@ -108,7 +116,7 @@ class Mime(Algorithm[Server, Memory]):
                 g = g if c is None else g - step.grad(x) + c
                 d = (1 - self.beta) * g + self.beta * s
             y = y - step.lr * d
-        return Drift(dy=y - x)
+        return client.encode(Drift(dy=y - x), self.compressor)
 
 
 @dataclass(frozen=True)

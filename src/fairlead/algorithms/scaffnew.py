@@ -9,6 +9,7 @@ fixed number K of steps, p is 1/K; with all clients that is SCAFFOLD II with h_i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,6 +51,11 @@ class Scaffnew(Algorithm[Server, Kept]):
     its theory has all clients take part."""
 
     paper: ClassVar[str] = "scaffnew"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local steps are corrected; a momentum buffer would undo that",
+        "compressor": "its shifts sum to zero only if the new model is the exact mean of what clients hold",
+    }
     lr: Rate
     p: float | None = None
 

@@ -6,6 +6,7 @@ lr: η_l     server_lr: η_g     client.moved: the sum of the step sizes applied
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -66,16 +67,17 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
     warm_start: bool = False
     compressor: Compressor | None = None
     momentum: float = 0.0
+    refuses: ClassVar[Mapping[str, str]] = {
+        "momentum": "(x − y)/(K·lr) would not be the mean gradient; use ScaffoldM, or a server optimizer "
+        "with momentum"
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.option not in ("I", "II"):
             raise unknown("option", str(self.option), ["I", "II"])
         if self.momentum:
-            raise FairleadError(
-                "Scaffold takes no local momentum: (x − y)/(K·lr) would not be the mean gradient; "
-                "leave it out, use ScaffoldM, or give the server an optimizer with momentum"
-            )
+            raise FairleadError(f"Scaffold takes no local momentum: {self.refuses['momentum']}")
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, c=torch.zeros_like(x), slots={})

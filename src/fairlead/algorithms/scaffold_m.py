@@ -6,6 +6,7 @@ lr: η_l     server_lr: η_g     beta: β, the weight of the new gradient; 1 is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate, rate_at
 
@@ -44,9 +46,14 @@ class ScaffoldM(Algorithm[Server, Kept]):
     """SCAFFOLD whose local steps lean on the last round's mean step."""
 
     paper: ClassVar[str] = "scaffold-m"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "its momentum is the mean step, which another server step would not follow",
+        "momentum": "it has a momentum of its own, beta",
+    }
     lr: Rate
     beta: float = 0.2
     server_lr: Rate = 1.0
+    compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.beta <= 1:
@@ -68,4 +75,6 @@ class ScaffoldM(Algorithm[Server, Kept]):
         for step in client.steps(self.lr):
             y = y - step.lr * (b * (step.grad(y) - c_i + c) + (1 - b) * m)
         c_new = c_i - c + ((x - y) / client.moved - (1 - b) * m) / b  # the mean gradient
-        return Deltas(dy=y - x, dc=c_new - c_i, moved=client.moved), Kept(c=c_new)
+        sent = Deltas(dy=y - x, dc=c_new - c_i, moved=client.moved)
+        sent = client.encode(sent, self.compressor)
+        return sent, Kept(c=c_new if self.compressor is None else c_i + sent.dc)

@@ -5,6 +5,7 @@ x: the server's model     g: a client's gradient at x     lr: the server's step 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,6 +34,10 @@ class FedSGD(Algorithm[Server, Memory]):
     """Large-batch SGD: every client sends its full local gradient at x."""
 
     paper: ClassVar[str] = "scaffold"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "FedAvg with one step on all data is the same, and takes one",
+        "momentum": "it takes no local steps",
+    }
     lr: Rate
     compressor: Compressor | None = None
 

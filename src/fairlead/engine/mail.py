@@ -38,6 +38,17 @@ class Residuals:
                 self.stores[name] = ClientStore(self.clients, _Left(v=start))
             return self.stores[name].read(ids).v
 
+    def export(self) -> dict[str, dict[str, Tensor]]:
+        """All remainders by field."""
+        return {name: store.export() for name, store in self.stores.items()}
+
+    def load(self, saved: dict[str, dict[str, Tensor]]) -> None:
+        """Take back what `export` gave."""
+        for name, rows in saved.items():
+            if "v" in rows:
+                self.read(name, rows["ids"].numpy(), rows["v"])
+                self.stores[name].load(rows)
+
     def write(self, ids: NDArray[np.int64], held: dict[str, Tensor]) -> None:
         """Keep the new remainders."""
         with self._lock:

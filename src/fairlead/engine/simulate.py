@@ -8,6 +8,7 @@ the task's own shapes and takes the fastest.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,15 @@ class Session:
                 )
             if self.room < len(ids):
                 self.report += f", {self.room} of {len(ids)} clients at a time"
+
+    def continue_from(self, other: Session) -> None:
+        """Take over the clients' memories, buffers and counts of another run."""
+        if self.store is not None and other.store is not None:
+            self.store.load(other.store.export())
+        self.residuals.load(other.residuals.export())
+        self.buffers = other.buffers
+        self.counters, self.ledger = copy.copy(other.counters), copy.copy(other.ledger)
+        self.ledger.exchanges = list(other.ledger.exchanges)
 
     def cohort(self, round: int, ids: Ids, sampled: Ids | None = None) -> SimulatedCohort:
         """The clients of a round that will answer, of those sampled."""

@@ -79,6 +79,19 @@ class ClientStore(Generic[M]):
             rows = value.expand(len(ids), *self._fields[name].shape)
             self._rows[name].index_copy_(0, slots, rows)
 
+    def export(self) -> dict[str, Tensor]:
+        """All rows in use, with the clients they belong to under `ids`."""
+        ids = self.touched
+        rows = self.read(ids).tensors() if len(ids) else {}
+        return {"ids": torch.from_numpy(ids), **{name: t.clone() for name, t in rows.items()}}
+
+    def load(self, saved: dict[str, Tensor]) -> None:
+        """Take rows back that `export` gave."""
+        ids = saved["ids"].numpy()
+        if len(ids):
+            rows = {name: t for name, t in saved.items() if name != "ids"}
+            self.write(ids, type(self.start)(**rows))
+
     def one(self, client: int) -> M:
         """One client's own vectors, copied from its (existing) row."""
         slot = int(self._slot[client])
