@@ -72,7 +72,7 @@ class Comparison:
             row[f"best {self.metric}"] = _spread([h.best(self.metric) for h in runs])
             row[f"final {self.metric}"] = _spread([h.last(self.metric) for h in runs])
             row["Mbit"] = f"{np.mean([h.last('bits') for h in runs]) / 1e6:.4g}"
-            row["sample gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
+            row["gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
             row["seconds"] = f"{np.mean([run.seconds for run in entry.runs]):.2f}"
             rows.append(row)
         return rows

@@ -41,8 +41,8 @@ class Progress:
     def update(self, done: int, row: Mapping[str, float], label: str | None = None) -> None:
         """Show the newest numbers."""
         if self._bar is not None:
-            names = ("loss", "test_loss", "accuracy", "distance")
-            shown = "  ".join(f"{n} {row[n]:.4g}" for n in names if n in row)
+            names = [n for n in ("loss", "accuracy", "distance") if n in row]
+            shown = " ".join(f"{n} {row[n]:.3g}" for n in names[:2])
             self._bar.update(
                 self._task, completed=done, shown=shown, description=label or self.label
             )
@@ -57,11 +57,11 @@ def _bar() -> Any:
 
     class Speed(rich.ProgressColumn):
         def render(self, task: rich.Task) -> str:
-            return f"{task.speed:.1f} rounds/s" if task.speed else ""
+            return f"{task.speed:.3g}/s" if task.speed else ""
 
     return rich.Progress(
         rich.TextColumn("{task.description}"),
-        rich.BarColumn(),
+        rich.BarColumn(bar_width=16),
         rich.MofNCompleteColumn(),
         Speed(),
         rich.TextColumn("{task.fields[shown]}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -77,4 +78,4 @@ TASKS: dict[str, Callable[..., Task]] = {
 def one_line(thing: Any) -> str:
     """The first sentence of a docstring, on one line."""
     text = " ".join((thing.__doc__ or "").split())
-    return text.split(". ")[0].rstrip(".:")
+    return re.split(r"(?<!et al)\.(?: |$)", text)[0].rstrip(":")
