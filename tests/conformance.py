@@ -48,4 +48,12 @@ METHODS: dict[str, fl.Algorithm] = {
     "fedadagrad": fl.FedAdagrad(lr=DECAY),
     "fedadam": fl.FedAdam(lr=DECAY, compressor=fl.BFloat16()),
     "fedyogi": fl.FedYogi(lr=DECAY),
+    "mirror-descent": fl.MirrorDescent(lr=DECAY),
+    "mirror-prox": fl.MirrorProx(lr=DECAY, total=True),
+    "extra-step": fl.ExtraStep(lr=DECAY),
+    "scaffold-s": fl.ScaffoldS(lr=DECAY, server_lr=0.8),
+    "catalyst-scaffold-s": fl.Catalyst(fl.ScaffoldS(lr=DECAY), theta=0.5, inner_rounds=2),
+    "catalyst-scaffold": fl.Catalyst(
+        fl.Scaffold(lr=DECAY), theta=0.5, inner_rounds=2, extrapolation=0.3
+    ),
 }

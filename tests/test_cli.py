@@ -156,12 +156,30 @@ def test_methods_with_settings_of_their_own(tmp_path) -> None:
         (["run", "--method", "scaffnew", "--compressor", "qsgd:2"], "shifts sum to zero only if"),
         (["run", "--method", "fedglomo", "--server", "adam"], "part of the method"),
         (["run", "--method", "scaffold", "--momentum", "0.9"], "would not be the mean gradient"),
+        (["compare", "--grid", ""], "give positive step sizes"),
+        (["compare", "--seeds", "0"], "seeds is 0"),
+        (["run", "--schedule", "cosine:0"], "cannot be read"),
+        (["run", "--compressor", "topk:nan", "--method", "fedavg"], "k is nan"),
+        (["run", "--method", "mime", "--set", "b=0.3"], "no setting of Mime 'b'"),
         (["compare", "--x", "bit"], "there is no axis 'bit'"),
         (["cite", "scaffol"], "did you mean 'scaffold'"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
     assert message in _run(*words, code=2)
+
+
+@pytest.mark.parametrize(
+    "line", ["compressor = 4", "methods = 3", 'task = ["a"]', "out = 3", 'rounds = "ten"']
+)
+def test_wrong_kinds_in_toml_are_refused(line: str, tmp_path) -> None:
+    (tmp_path / "s.toml").write_text(line + "\n")
+    assert "give a" in _run("compare", "--config", str(tmp_path / "s.toml"), code=2)
+
+
+def test_settings_without_a_flag() -> None:
+    _run("run", "--method", "mime-mvr", "--set", "a=0.3", "--lr", "0.1", *SMALL)
+    _run("run", "--method", "fedadam", "--set", "beta1=0.5,tau=0.01", "--lr", "0.1", *SMALL)
 
 
 def test_cite_prints_bibtex() -> None:

@@ -259,3 +259,30 @@ def test_all_first_and_citations() -> None:
         assert fl.cite(name).count("author = {") == 1
     with pytest.raises(fl.FairleadError, match="did you mean 'mime'"):
         fl.cite("mim")
+
+
+def test_scaffnew_keeps_its_shifts_at_mean_zero_for_uneven_clients() -> None:
+    run = fl.train(toy(), fl.Scaffnew(lr=0.05), rounds=300, steps=[1, 10, 3, 5], eval_every=300)
+    assert _kept(run)["h"].mean().abs() < 1e-12
+    assert run.history.last("distance") < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fl.ErrorFeedback(fl.QSGD(2)), "the remainder would grow"),
+        (lambda: fl.FedLOMO(lr=0.1, first_batch=0), "first_batch is 0"),
+        (lambda: fl.FedCOMGATE(lr=0.1, gamma=-1.0), "gamma is -1"),
+        (lambda: fl.FedAdam(lr=0.1, beta1=2.0), "beta1 is 2"),
+        (lambda: fl.FedPVR(lr=0.1, momentum=1.5), r"momentum is 1\.5"),
+        (lambda: fl.ScaffoldM(lr=0.1, beta=0.0), "beta is 0"),
+        (lambda: fl.Mime(lr=0.1, optimizer="adam"), "no optimizer 'adam'"),
+        (
+            lambda: fl.train(uneven(), fl.FedAvg(lr=0.1, compressor="qsgd:2"), rounds=1),
+            "give an object such as",
+        ),
+    ],
+)
+def test_wrong_settings_are_sentences(make, message: str) -> None:
+    with pytest.raises(fl.FairleadError, match=message):
+        make()

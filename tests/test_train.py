@@ -148,3 +148,35 @@ def test_dependencies_flow_downwards() -> None:
         assert "fairlead.engine" not in path.read_text()
     for path in [*(root / "engine").glob("*.py"), root / "task.py", root / "train.py"]:
         assert "fairlead.algorithms" not in path.read_text()
+
+
+def test_resuming_checks_what_it_goes_on_from() -> None:
+    run = fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=3, eval_every=2)
+    for change in ({"algorithm": fl.FedSGD(lr=0.1)}, {"seed": 1}):
+        given = {"task": uneven(), "algorithm": fl.FedAvg(lr=0.1), "rounds": 5, **change}
+        with pytest.raises(fl.FairleadError, match="another method, seed or task"):
+            fl.train(**given, resume=run)
+    with pytest.raises(fl.FairleadError, match="ask for more"):
+        fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=3, resume=run)
+    rest = fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=6, eval_every=2, resume=run)
+    assert rest.history["round"].tolist() == [0, 2, 4, 6]
+
+
+def test_resuming_with_dropout_layers_ends_in_the_same_bytes() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(5, 9), torch.nn.Dropout(0.5), torch.nn.Linear(9, 3))
+    data = uneven()
+    task = fl.Task(model, "cross_entropy", data.data, data.split, dtype=torch.float64)
+    settings = {"batch_size": 4, "engine": "loop"}
+    whole = fl.train(task, fl.FedAvg(lr=0.1), rounds=4, **settings)
+    part = fl.train(task, fl.FedAvg(lr=0.1), rounds=2, **settings)
+    assert torch.equal(
+        fl.train(task, fl.FedAvg(lr=0.1), rounds=4, resume=part, **settings).x, whole.x
+    )
+
+
+def test_schedules_over_steps_are_checked_over_all_steps_of_the_run() -> None:
+    rate = fl.schedules.Cosine(0.01, total=6, per="step")
+    table = {(k, i): [[0]] * 5 for k in range(6) for i in range(5)}
+    for work in ({"batches": table}, {"steps": fl.Geometric(0.05), "seed": 3}):
+        with pytest.raises(fl.FairleadError, match="at k = 6"):
+            fl.train(uneven(), fl.Scaffold(lr=rate), rounds=6, **work)

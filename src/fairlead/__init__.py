@@ -22,6 +22,8 @@ from fairlead.algorithm import (
 from fairlead.algorithms import (
     METHODS,
     PRESETS,
+    Catalyst,
+    ExtraStep,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -38,9 +40,12 @@ from fairlead.algorithms import (
     Mime,
     MimeLite,
     MinibatchSGD,
+    MirrorDescent,
+    MirrorProx,
     Scaffnew,
     Scaffold,
     ScaffoldM,
+    ScaffoldS,
 )
 from fairlead.citations import cite
 from fairlead.compare import Comparison, compare
@@ -50,6 +55,7 @@ from fairlead.data.batches import Batches, Geometric
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
+from fairlead.saddle import SaddleTask
 from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
 from fairlead.task import Task
 from fairlead.train import Run, train
@@ -64,6 +70,7 @@ __all__ = [
     "AllFirst",
     "BFloat16",
     "Batches",
+    "Catalyst",
     "Client",
     "Cohort",
     "Comparison",
@@ -71,6 +78,7 @@ __all__ = [
     "Diverged",
     "ErrorFeedback",
     "Everyone",
+    "ExtraStep",
     "FairleadError",
     "FedAdagrad",
     "FedAdam",
@@ -92,14 +100,18 @@ __all__ = [
     "Mime",
     "MimeLite",
     "MinibatchSGD",
+    "MirrorDescent",
+    "MirrorProx",
     "RandK",
     "Record",
     "Replay",
     "Replies",
     "Run",
+    "SaddleTask",
     "Scaffnew",
     "Scaffold",
     "ScaffoldM",
+    "ScaffoldS",
     "Simulate",
     "State",
     "Step",

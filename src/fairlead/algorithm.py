@@ -42,14 +42,15 @@ class Record:
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All vectors by name; those of a nested mapping are named `field/key`."""
+        """All vectors by name; those of a nested mapping or record are named `field/key`."""
         flat: dict[str, Tensor] = {}
         for field in dataclasses.fields(cast(Any, self)):
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
                 flat[field.name] = value
             else:
-                flat.update({f"{field.name}/{key}": v for key, v in value.items()})
+                inner = value.tensors() if isinstance(value, Record) else value
+                flat.update({f"{field.name}/{key}": v for key, v in inner.items()})
         return flat
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
@@ -57,9 +58,12 @@ class Record:
         changed: dict[str, Any] = {}
         for field in dataclasses.fields(cast(Any, self)):
             value = getattr(self, field.name)
-            changed[field.name] = (
-                fn(value) if isinstance(value, Tensor) else {k: fn(v) for k, v in value.items()}
-            )
+            if isinstance(value, Tensor):
+                changed[field.name] = fn(value)
+            elif isinstance(value, Record):
+                changed[field.name] = value.map(fn)
+            else:
+                changed[field.name] = {key: fn(v) for key, v in value.items()}
         return type(self)(**changed)
 
 

@@ -136,6 +136,13 @@ PAPERS = {
         "ICLR",
         2021,
     ),
+    "saddle": Paper(
+        "hou2021efficient",
+        "Hou, Charlie and Thekumparampil, Kiran K. and Fanti, Giulia and Oh, Sewoong",
+        "Efficient Algorithms for Federated Saddle Point Optimization",
+        "arXiv:2102.06333",
+        2021,
+    ),
     "qsgd": Paper(
         "alistarh2017qsgd",
         "Alistarh, Dan and Grubic, Demjan and Li, Jerry and Tomioka, Ryota and Vojnovic, Milan",

@@ -48,10 +48,10 @@ DEFAULTS: dict[str, Any] = {
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": "float32",
     "eval_every": 1, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
-    "x": "round", **dict.fromkeys(METHOD_SETTINGS),
+    "x": "round", "set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
 
-AXES = ("round", "bits", "bits_up", "bits_down", "gradients", "exchanges", "seconds")
+AXES = ("round", "bits", "bits_up", "bits_down", "nominal_up", "gradients", "exchanges", "seconds")
 
 SERVERS: dict[str, Callable[..., Any]] = {
     "sgd": torch.optim.SGD,
@@ -74,7 +74,22 @@ def _settings(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
             if key not in DEFAULTS:
                 raise unknown("setting", name, DEFAULTS)
             kind = OPTIONS[key][0]
-            if kind in (int, float, bool) and not isinstance(value, kind | int):
+            lists = {"methods": list, "grid": list, "target": dict}
+            allowed = {int: int, float: float | int, bool: bool, str: str | int | float, Path: str}[
+                kind
+            ]
+            if key in (
+                "task",
+                "split",
+                "model",
+                "compressor",
+                "schedule",
+                "method",
+                "methods",
+                "server",
+            ):
+                allowed = str
+            if not isinstance(value, allowed) and not isinstance(value, lists.get(key, ())):
                 raise FairleadError(f"{name} is {value!r} in {config}: give a {kind.__name__}")
             settings[key] = value
     settings.update({k: v for k, v in given.items() if v is not None})
@@ -130,7 +145,9 @@ def _method(name: str, s: dict[str, Any], lr: float) -> Any:
         raise unknown("method", name, [*METHODS, *PRESETS])
     kind = METHODS[base]
     given = {**more, **{k: s[k] for k in METHOD_SETTINGS if s[k] is not None}}
-    if isinstance(given.get("server"), str):
+    given.update(_own(s["set"], kind))
+    takes = {field.name for field in dataclasses.fields(kind)}
+    if "server" in takes and isinstance(given.get("server"), str):
         if given["server"] not in SERVERS:
             raise unknown("server optimizer", given["server"], SERVERS)
         rate = float(given.pop("server_lr", 1.0))
@@ -140,9 +157,23 @@ def _method(name: str, s: dict[str, Any], lr: float) -> Any:
     if isinstance(given.get("layers"), str):
         text = given["layers"]
         given["layers"] = int(text) if text.lstrip("-").isdigit() else text.split(",")
-    takes = {field.name for field in dataclasses.fields(kind)}
     made = {k: v for k, v in given.items() if k in takes}
     return kind(lr=parse(lr, s["schedule"], s["rounds"]), **made)
+
+
+def _own(text: str | None, kind: Any) -> dict[str, Any]:
+    """Settings of a method without a flag, written name=value with commas between."""
+    found: dict[str, Any] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, _, value = part.partition("=")
+        fields = {f.name for f in dataclasses.fields(kind)}
+        if name not in fields:
+            raise unknown(f"setting of {kind.__name__}", name, fields)
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
 
 
 def _methods(names: list[str], s: dict[str, Any], lr: float) -> dict[str, Any]:
@@ -193,6 +224,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "first_batch": (int, "samples of FedLOMO's and FedGLOMO's first gradient; all by default"),
     "gamma": (float, "FedCOMGATE's server step"),
     "layers": (str, "FedPVR's part: -3 for the last three layers, or names with commas between"),
+    "set": (str, "a method's other settings: a=0.3, p=0.2, tau=0.01, with commas between"),
     "x": (str, "the figure's axis: round, bits, bits_up, gradients, exchanges or seconds"),
     "server": (str, "the server's optimizer: sgd, momentum, adam or adagrad"),
     "mu": (float, "FedProx's proximal weight"),
@@ -276,6 +308,12 @@ def compare_command(s: dict[str, Any]) -> None:
         s["target"] = "accuracy=0.95"
     names = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
     tried = _numbers(s["grid"]) if s["lr"] is None else None
+    if tried is not None and not (tried and all(lr > 0 for lr in tried)):
+        raise FairleadError(
+            f"the grid is '{s['grid']}': give positive step sizes, such as 1,0.3,0.1"
+        )
+    if s["seeds"] < 1:
+        raise FairleadError(f"seeds is {s['seeds']}: take at least 1")
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:
         raise unknown("axis", s["x"], AXES)

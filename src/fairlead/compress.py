@@ -142,7 +142,7 @@ class QSGD(Compressor):
     wire: Literal["fixed", "elias"] = "fixed"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.s <= 16383:
+        if not isinstance(self.bits, int) or not 1 <= self.s <= 16383 or self.s != int(self.s):
             raise FairleadError("QSGD takes 1 to 14 bits, or 1 to 16383 levels")
         if self.wire not in ("fixed", "elias"):
             raise unknown("wire format", self.wire, ["fixed", "elias"])
@@ -223,7 +223,7 @@ class QSGD(Compressor):
 
 
 def _count(k: int | float, d: int) -> int:
-    if k <= 0 or (isinstance(k, float) and k > 1):
+    if not k > 0 or (isinstance(k, float) and k > 1):
         raise FairleadError(
             f"k is {k}: keep a positive number of coordinates, or a fraction up to 1"
         )
@@ -300,6 +300,13 @@ class ErrorFeedback(Compressor):
 
     inner: Compressor
     unbiased: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Compressor) or self.inner.unbiased:
+            raise FairleadError(
+                f"error feedback is for compressors that leave something out, such as TopK: with {self.inner}, "
+                "whose errors are noise, the remainder would grow"
+            )
 
     def encode(self, v: Tensor, noise: Noise) -> Code:
         return self.inner.encode(v, noise)

@@ -61,6 +61,10 @@ class Cosine(Schedule):
     total: int
     floor: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.total < 1:
+            raise FairleadError(f"the cosine's total is {self.total}: take at least 1")
+
     def __call__(self, k: int) -> float:
         way = min(k / self.total, 1.0)
         return self.floor + (self.lr - self.floor) * (1 + math.cos(math.pi * way)) / 2
@@ -85,6 +89,14 @@ class InverseSqrt(Schedule):
         return self.lr / math.sqrt(k + 1)
 
 
+@dataclass(frozen=True)
+class SqrtDecay(Schedule):
+    """lr/(√k + 1): FedAvg-S in the saddle-point experiments, there with per="step"."""
+
+    def __call__(self, k: int) -> float:
+        return self.lr / (math.sqrt(k) + 1)
+
+
 Rate: TypeAlias = float | Callable[[int], float]
 
 SMALLEST = 1e-30  # below, a step is nothing in float32, and dividing by it is not defined
@@ -95,6 +107,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
     "multistep": MultiStep,
     "inverse-sqrt": InverseSqrt,
+    "sqrt-decay": SqrtDecay,
 }
 
 

@@ -62,6 +62,8 @@ class Task:
     (8, 2, array([12,  8]))
     """
 
+    flip: Tensor | None = None
+
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
@@ -185,6 +187,8 @@ class Task:
         self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.device)
         norms = nn.modules.batchnorm._NormBase
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
+        random = nn.modules.dropout._DropoutNd
+        self.draws_masks = any(isinstance(m, random) for m in model.modules())
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not (isinstance(model, _Function) and model.batched)
         self._traceable = self._pure_loss and (is_traceable(model) or isinstance(model, _Function))
@@ -327,8 +331,10 @@ class Task:
         return g, buffers.detach()
 
     def regularised(self, g: Tensor, x: Tensor) -> Tensor:
-        """The gradient of the objective from that of the data loss."""
-        return g + self.l2 * x if self.l2 else g
+        """The gradient of the objective from that of the data loss; for a saddle task the gradient
+        mapping, whose sign is turned where the objective is maximized."""
+        g = g + self.l2 * x if self.l2 else g
+        return g if self.flip is None else g * self.flip
 
     def full_grads(
         self, clients: NDArray[np.int64], x: Tensor, buffers: Tensor, limit: int

@@ -72,6 +72,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "random-quadratics": _of(problems.random_quadratics),
     "synthetic-logistic": _of(problems.synthetic_logistic),
     "two-gaussians": _of(problems.two_gaussians),
+    "saddle-regression": _of(problems.saddle_regression),
+    "quadratic-game": _of(problems.quadratic_game),
 }
 
 

@@ -78,8 +78,8 @@ class Run:
         """Write the trained model's parameters and buffers as safetensors."""
         from safetensors.torch import save_file
 
-        values = self.task.state_dict(self.x, self.session.buffers)
-        save_file({name: t.contiguous() for name, t in values.items()}, str(path))
+        values = self.model().state_dict()
+        save_file({name: t.detach().clone() for name, t in values.items()}, str(path))
 
     def rounds_to(self, metric: str, target: float) -> int | None:
         """The first recorded round that reached a target."""
@@ -137,7 +137,7 @@ def train(
         batch_size, steps, epochs, replacement, drop_last, batches
     )  # fmt: skip
     sampler, weights = as_sampler(cohort), task.client_weights(weighting)
-    _check(task, algorithm, rounds, local, eval_every, target, objective, weighting)
+    _check(task, algorithm, rounds, local, eval_every, target, objective, weighting, seed)
     sampler.check(task.clients, rounds)
     check_dropout(dropout, rounds)
 
@@ -148,12 +148,10 @@ def train(
     history, bar = History(), Progress.of(progress, rounds, type(algorithm).__name__)
     clock, stopped, error, done, k = 0.0, "rounds", None, 0, 0
     if resume is not None:
-        if resume.stopped == "diverged" or resume.rounds >= rounds:
-            raise FairleadError(
-                f"the run to resume has {resume.rounds} rounds or diverged: ask for more"
-            )
+        _check_resume(resume, task, algorithm, rounds, seed)
         session.continue_from(resume.session)
-        state, history = resume.state, History(list(resume.history.rows))
+        kept = [row for row in resume.history.rows if row["round"] % eval_every == 0]
+        state, history = resume.state, History(kept)
         clock, done = resume.seconds, resume.rounds
 
     def record(clients: int) -> dict[str, float]:
@@ -169,7 +167,6 @@ def train(
     with torch.random.fork_rng(devices=_devices(task)), torch.no_grad(), bar:
         try:
             session.prepare(sampler.cohort(seed, 0, task.clients))
-            torch.manual_seed(seed % 2**63)  # for dropout layers; all else is counter-based
             begin = time.perf_counter()
             if resume is None:
                 state = algorithm.start(state, session.everyone())
@@ -180,6 +177,9 @@ def train(
                     stopped, k = "target", k - 1
                     break
                 begin = time.perf_counter()
+                torch.manual_seed(
+                    (seed * 1_000_003 + k) % 2**63
+                )  # dropout layers; all else is counted
                 sampled = sampler.cohort(seed, k - 1, task.clients)
                 ids = answered(sampled, dropout, seed, k - 1)
                 session.counters.lost += len(sampled) - len(ids)
@@ -216,6 +216,7 @@ def _check(
     target: Mapping[str, float] | None,
     objective: bool,
     weighting: str | Sequence[float],
+    seed: int,
 ) -> None:
     """Everything that can be refused before training."""
     if not isinstance(algorithm, Algorithm):
@@ -232,14 +233,28 @@ def _check(
             f"client {single[0]} has a batch of one sample, on which BatchNorm1d is not defined: "
             "set drop_last=True, or another batch size"
         )
-    longest = int(local.steps_of(task.sizes, np.arange(task.clients)).max())
     for name, rate in algorithm.rates().items():
-        check_rate(name, rate, rounds, rounds * longest)
+        check_rate(name, rate, rounds, local.most_steps(task.sizes, rounds, seed))
     known = ["loss"] * objective + ["test_loss", *task.metrics] * (task.test is not None)
     known += ["distance", "gap"][: 1 + objective] * task.knows_optimum(weighting)
     for name in target or {}:
         if name not in known:
             raise unknown("metric for the target", name, known)
+
+
+def _check_resume(
+    run: Run, task: Task, algorithm: Algorithm[Any, Any], rounds: int, seed: int
+) -> None:
+    """Refuse to go on from a run of other settings."""
+    if run.stopped == "diverged" or run.rounds >= rounds:
+        raise FairleadError(
+            f"the run to resume diverged or has {run.rounds} rounds already: ask for more"
+        )
+    same = (type(run.algorithm), run.session.seed, run.task.dim, run.task.clients)
+    if same != (type(algorithm), seed, task.dim, task.clients):
+        raise FairleadError(
+            "the run to resume has another method, seed or task: resume with its own"
+        )
 
 
 def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:

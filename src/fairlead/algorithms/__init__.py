@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairlead.algorithms.catalyst import Catalyst
 from fairlead.algorithms.fedavg import FedAvg, FedPAQ, FedProx
 from fairlead.algorithms.fedcomgate import FedCOMGATE
 from fairlead.algorithms.feddyn import FedDyn
@@ -10,6 +11,7 @@ from fairlead.algorithms.fednova import FedNova
 from fairlead.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from fairlead.algorithms.fedpvr import FedPVR
 from fairlead.algorithms.mime import Mime, MimeLite
+from fairlead.algorithms.minimax import ExtraStep, MirrorDescent, MirrorProx, ScaffoldS
 from fairlead.algorithms.scaffnew import Scaffnew
 from fairlead.algorithms.scaffold import Scaffold
 from fairlead.algorithms.scaffold_m import ScaffoldM
@@ -35,6 +37,10 @@ METHODS: dict[str, Any] = {
     "fedadagrad": FedAdagrad,
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
+    "mirror-descent": MirrorDescent,
+    "mirror-prox": MirrorProx,
+    "extra-step": ExtraStep,
+    "scaffold-s": ScaffoldS,
 }
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,7 +53,30 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 """Names of the papers for settings of a method."""
 
 __all__ = [
-    "METHODS", "PRESETS", "FedAdagrad", "FedAdam", "FedAvg", "FedCOMGATE", "FedDyn", "FedGLOMO",
-    "FedLOMO", "FedNova", "FedPAQ", "FedPVR", "FedProx", "FedSGD", "FedYogi", "Mime", "MimeLite",
-    "MinibatchSGD", "Scaffnew", "Scaffold", "ScaffoldM",
+    "METHODS",
+    "PRESETS",
+    "Catalyst",
+    "ExtraStep",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedCOMGATE",
+    "FedDyn",
+    "FedGLOMO",
+    "FedLOMO",
+    "FedNova",
+    "FedPAQ",
+    "FedPVR",
+    "FedProx",
+    "FedSGD",
+    "FedYogi",
+    "Mime",
+    "MimeLite",
+    "MinibatchSGD",
+    "MirrorDescent",
+    "MirrorProx",
+    "Scaffnew",
+    "Scaffold",
+    "ScaffoldM",
+    "ScaffoldS",
 ]  # fmt: skip

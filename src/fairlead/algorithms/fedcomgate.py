@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.compress import Compressor
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, positive
 from fairlead.schedules import Rate
 
 
@@ -62,6 +62,7 @@ class FedCOMGATE(Algorithm[Server, Kept]):
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
+        positive("gamma", self.gamma)
         if self.compressor is not None and not self.compressor.unbiased:
             raise FairleadError(
                 f"FedCOMGATE needs an unbiased compressor, and {self.compressor} is not: use QSGD or RandK"

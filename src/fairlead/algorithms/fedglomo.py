@@ -57,6 +57,9 @@ class FedLOMO(Algorithm[Server, Memory]):
     first_batch: int | None = None
     compressor: Compressor | None = None
 
+    def __post_init__(self) -> None:
+        _check_batch(self.first_batch)
+
     def init(self, x: Tensor) -> Server:
         return Server(x=x)
 
@@ -79,6 +82,11 @@ class FedLOMO(Algorithm[Server, Memory]):
                     v[path] = step.grad(at) + self.damping * kept  # line 6
             before, w = w, [at - step.lr * d for at, d in zip(w, v, strict=True)]  # line 8
         return w
+
+
+def _check_batch(size: int | None) -> None:
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise FairleadError(f"first_batch is {size}: take at least 1 sample, or None for all")
 
 
 class GlobalServer(State):
@@ -109,6 +117,7 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
+        _check_batch(self.first_batch)
         if not 0 <= self.beta <= 1:
             raise FairleadError(f"beta is {self.beta}: it lies between 0 and 1")
         if self.compressor is not None and not self.compressor.unbiased:

@@ -20,6 +20,7 @@ from torch import Tensor
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State
 from fairlead.algorithms.fedavg import Drift
 from fairlead.compress import Compressor
+from fairlead.errors import FairleadError, positive
 from fairlead.schedules import Rate, rate_at
 
 
@@ -45,6 +46,13 @@ class FedOpt(Algorithm[Server, Memory]):
     beta2: float = 0.99
     tau: float = 1e-3
     compressor: Compressor | None = None
+
+    def __post_init__(self) -> None:
+        positive("tau", self.tau)
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise FairleadError(
+                f"beta1 is {self.beta1} and beta2 {self.beta2}: they lie from 0 up to, not at, 1"
+            )
 
     @abstractmethod
     def second(self, v: Tensor, square: Tensor) -> Tensor:

@@ -56,6 +56,11 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
     compressor: Compressor | None = None
     part: slice | Tensor | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise FairleadError(f"momentum is {self.momentum}: it lies from 0 up to, not at, 1")
+
     def bind(self, layers: Mapping[str, slice]) -> Self:
         return replace(self, part=_part(self.layers, layers))
 

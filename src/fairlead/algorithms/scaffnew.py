@@ -4,7 +4,8 @@ x: the server's model     y: a client's model     h: a client's shift, its gradi
 lr: γ     p: the probability to communicate after a step
 
 In the paper a coin of probability p ends the local steps: `steps=fl.Geometric(p)` with p here. With a
-fixed number K of steps, p is 1/K; with all clients that is SCAFFOLD II with h_i = c_i − c.
+fixed number K of steps, p is 1/K (of the mean K, where clients differ); with all clients and equal K that is
+SCAFFOLD II with h_i = c_i − c.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class Server(State):
 
 
 class Kept(Memory):
-    """A client's shift, where it ended, and γ/p."""
+    """A client's shift, and where it ended."""
 
     h: Tensor
     y: Tensor
-    t: Tensor
 
 
 class Drift(Upload):
-    """How far a client moved."""
+    """How far a client moved, and its γ/p."""
 
     dy: Tensor
+    t: Tensor
 
 
 class Nothing(Upload):
@@ -67,11 +68,12 @@ class Scaffnew(Algorithm[Server, Kept]):
         return Server(x=x)
 
     def memory(self, x: Tensor) -> Kept:
-        return Kept(h=torch.zeros_like(x), y=torch.zeros_like(x), t=torch.ones_like(x[:1]))
+        return Kept(h=torch.zeros_like(x), y=torch.zeros_like(x))
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        x = s.x + cohort.run(self.local, x=s.x).mean.dy
-        cohort.run(self.settle, x=x)
+        up = cohort.run(self.local, x=s.x).mean
+        x = s.x + up.dy
+        cohort.run(self.settle, x=x, t=up.t)  # one γ/p for all, so that the shifts sum to zero
         return Server(x=x)
 
     def local(self, client: Client[Kept], x: Tensor) -> tuple[Drift, Kept]:
@@ -80,9 +82,9 @@ class Scaffnew(Algorithm[Server, Kept]):
             gamma = step.lr if gamma is None else gamma
             y = y - step.lr * (step.grad(y) - h)  # line 3
         t = client.moved if self.p is None or gamma is None else 0 * client.moved + gamma / self.p
-        return Drift(dy=y - x), Kept(h=h, y=y, t=t)
+        return Drift(dy=y - x, t=t), Kept(h=h, y=y)
 
-    def settle(self, client: Client[Kept], x: Tensor) -> tuple[Nothing, Kept]:
+    def settle(self, client: Client[Kept], x: Tensor, t: Tensor) -> tuple[Nothing, Kept]:
         kept = client.memory
-        h = kept.h + (x - kept.y) / kept.t  # line 9: h ← h + p/γ·(x⁺ − x̂)
-        return Nothing(), Kept(h=h, y=kept.y, t=kept.t)
+        h = kept.h + (x - kept.y) / t  # line 9: h ← h + p/γ·(x⁺ − x̂)
+        return Nothing(), Kept(h=h, y=kept.y)

@@ -139,6 +139,16 @@ class Batches:
         steps = np.asarray(self.steps, dtype=np.int64)
         return np.full_like(n, steps) if steps.ndim == 0 else steps[ids]
 
+    def most_steps(self, n: Ints, rounds: int, seed: int) -> int:
+        """Local steps that the longest clients can take in a run."""
+        if isinstance(self.steps, Geometric):
+            return sum(self.steps.draw(seed, k) for k in range(rounds))
+        if self.replay is not None:
+            table = self.replay
+            longest = 1 if callable(table) else max((len(b) for b in table.values()), default=1)
+            return rounds * longest
+        return rounds * int(self.steps_of(n, np.arange(len(n))).max())
+
     def draw(
         self, seed: int, round: int, ids: Ints, n: Ints, purpose: Purpose = Purpose.BATCH
     ) -> Draw:

@@ -14,6 +14,7 @@ from fairlead.algorithm import Memory, Upload
 from fairlead.compress import Compressor, ErrorFeedback
 from fairlead.engine.store import ClientStore
 from fairlead.engine.wire import encode
+from fairlead.errors import FairleadError
 
 U = TypeVar("U", bound=Upload)
 
@@ -73,10 +74,13 @@ class Mail:
         """Encode one upload; each call of an exchange has noise of its own."""
         if by is None:
             return upload
+        if not isinstance(by, Compressor):
+            raise FairleadError(f"the compressor is {by!r}: give an object such as fl.QSGD(bits=2)")
         if isinstance(by, ErrorFeedback):
             for name, v in upload.tensors().items():
-                self.held[name] = self.residuals.read(name, ids, v)
-        message = 16 * self.exchange + self.messages
+                if name not in self.held:
+                    self.held[name] = self.residuals.read(name, ids, v)
+        message = 1024 * self.exchange + self.messages
         self.messages += 1
         return encode(
             upload, by, self.seed, self.round, on_device, message, self.held, self.through_bytes

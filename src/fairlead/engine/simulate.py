@@ -92,7 +92,7 @@ class Session:
         self.room = 0
         self.operator_threads = torch.get_num_threads()
         self.threads = 1  # clients that run at the same time in `loop`
-        if setting.mode != "debug" and task.device.type == "cpu":
+        if setting.mode != "debug" and task.device.type == "cpu" and not task.draws_masks:
             self.threads = setting.threads or torch.get_num_threads()
         self._pool: ThreadPoolExecutor | None = None
         self._twins: dict[int, Task] = {}
@@ -136,6 +136,7 @@ class Session:
         ids = np.arange(self.task.clients)
         cohort = SimulatedCohort(self, 0, ids, ids)
         none = torch.zeros((len(ids), 0, 1), dtype=torch.int64)
+        cohort.exchange = 1 << 20  # its messages share no noise with those of round 0
         cohort.draw = Draw(none, np.zeros((len(ids), 0), np.int64))
         return cohort
 

@@ -1,0 +1,121 @@
+"""Methods for saddle points, Hou, Thekumparampil, Fanti and Oh 2021 ("Efficient Algorithms for Federated
+Saddle Point Optimization"), on tasks whose gradient is the mapping G = (∇x f, −∇y f).
+
+z: the point (x, y)     G_i: a client's mapping     lr: γ     τ: local steps, `steps` of `train`
+FedAvg-S is `FedAvg` on such a task; its step in the experiments is γ/(√k + 1), k over all steps.
+With `steps=fl.Geometric(1/τ)` synchronization is random instead of every τ steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.algorithms.fedavg import Drift, FedAvg
+from fairlead.schedules import Rate, rate_at
+
+
+class Server(State):
+    """The point."""
+
+    x: Tensor
+
+
+class Mapped(Upload):
+    """A client's mapping, the mean over its batches, and how many there were."""
+
+    g: Tensor
+    count: Tensor
+
+
+class Anchor(Upload):
+    """A client's exact mapping at the anchor."""
+
+    g: Tensor
+
+
+@dataclass(frozen=True)
+class MirrorDescent(Algorithm[Server, Memory]):
+    """Minibatch mirror descent (Euclidean): z ← z − γ·mean G_i(z), over the round's batches at z.
+
+    total: sum a round's τ mappings instead of averaging them, as the paper's framework (8) has it.
+    """
+
+    paper: ClassVar[str] = "saddle"
+    refuses: ClassVar[Mapping[str, str]] = {"momentum": "it takes no local steps"}
+    lr: Rate
+    total: bool = False
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        return Server(x=self.step(s.x, s.x, cohort))
+
+    def step(self, z: Tensor, at: Tensor, cohort: Cohort) -> Tensor:
+        """From z along the mean mapping at another point: one exchange."""
+        up = cohort.run(self.mapped, z=at).mean
+        rate = rate_at(self.lr, cohort.round, cohort.round)
+        return z - rate * (up.count * up.g if self.total else up.g)
+
+    def mapped(self, client: Client[Any], z: Tensor) -> Mapped:
+        g = torch.zeros_like(z)
+        for step in client.steps(1.0):  # a weight of one a step
+            g = g + step.lr * step.grad(z)
+        return Mapped(g=g / client.moved, count=client.moved)
+
+
+@dataclass(frozen=True)
+class MirrorProx(MirrorDescent):
+    """Minibatch mirror-prox (extragradient): a step to z_½, then from z along the mapping there. Two
+    exchanges a round."""
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        half = self.step(s.x, s.x, cohort)
+        return Server(x=self.step(s.x, half, cohort))
+
+
+@dataclass(frozen=True)
+class ExtraStep(FedAvg):
+    """Extra Step Local SGD: FedAvg-S whose local steps look ahead, on the same batch."""
+
+    paper: ClassVar[str] = "saddle"
+
+    def local(self, client: Client[Any], x: Tensor) -> Drift:
+        y = x
+        for step in client.steps(self.lr):
+            half = y - step.lr * step.grad(y)
+            y = y - step.lr * step.grad(half)
+        return client.encode(Drift(dy=y - x), self.compressor)
+
+
+@dataclass(frozen=True)
+class ScaffoldS(Algorithm[Server, Memory]):
+    """SCAFFOLD-S, Algorithm 2: local steps corrected by the exact mapping at the last synchronized
+    point. Two exchanges a round; server_lr is γ_g/γ_l."""
+
+    paper: ClassVar[str] = "saddle"
+    lr: Rate
+    server_lr: Rate = 1.0
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        g = cohort.run(self.anchor, z=s.x).mean.g
+        dz = cohort.run(self.local, z=s.x, g=g).mean.dy
+        return Server(x=s.x + rate_at(self.server_lr, cohort.round, cohort.round) * dz)
+
+    def anchor(self, client: Client[Any], z: Tensor) -> Anchor:
+        return Anchor(g=client.grad(z))
+
+    def local(self, client: Client[Any], z: Tensor, g: Tensor) -> Drift:
+        y = z
+        for step in client.steps(self.lr):
+            y = y - step.lr * (step.grad(y) - step.grad(z) + g)
+        return Drift(dy=y - z)

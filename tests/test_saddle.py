@@ -1,0 +1,187 @@
+"""Saddle points: the mapping, fixed points, identities, the paper's problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fairlead as fl
+
+FAR = {"rounds": 400, "steps": 5, "eval_every": 400}
+
+
+def _game(**settings) -> fl.SaddleTask:
+    return fl.problems.quadratic_game(clients=6, dim=3, **settings)
+
+
+def _random(task: fl.SaddleTask, seed: int = 0) -> torch.Tensor:
+    return torch.tensor(np.random.default_rng(seed).normal(size=task.dim))
+
+
+def test_the_mapping_turns_the_sign_where_f_is_maximized(device: str) -> None:
+    task = _game(device=device)
+    z = _random(task).to(device)
+    m, v = task.data
+    ids = np.arange(task.clients)
+    found = task.full_grads(ids, z, z.new_zeros(len(ids), 0), 100)[0]
+    torch.testing.assert_close(found, m @ z + v, rtol=0, atol=1e-12)
+    torch.testing.assert_close(task.mapping(z), found.mean(0), rtol=0, atol=1e-12)
+
+
+def test_the_quadratic_game_has_the_constants_asked_for() -> None:
+    task = _game(mu=0.3, beta=2.0, zeta=3.0, delta=0.4)
+    m, v = task.data
+    g = m @ task.optimum + v
+    assert g.mean(0).norm() < 1e-12
+    assert g.norm(dim=1).max().item() == pytest.approx(3.0)
+    mean = m.mean(0)
+    assert torch.linalg.eigvalsh(mean[:3, :3])[0].item() == pytest.approx(0.3)
+    assert torch.linalg.eigvalsh(mean[3:, 3:])[-1].item() == pytest.approx(2.0)
+    assert torch.linalg.matrix_norm(mean[:3, 3:], 2).item() == pytest.approx(2.0)
+    apart = torch.linalg.matrix_norm((m - mean)[:, :3, 3:], 2).max().item()
+    assert apart == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("scaling", ["printed", "regression"])
+def test_the_papers_problem_is_17_and_18(scaling: str) -> None:
+    task = fl.problems.saddle_regression(s=3.0, clients=4, dim=2, lam=0.1, scaling=scaling)
+    a, b = task.data
+    assert a.min() >= 1
+    assert b.mean(0).abs().max() < 1e-12
+    z = _random(task)
+    x, y = z[:2], z[2:]
+    c = 0.5 if scaling == "printed" else 1.0
+    found = task.full_grads(np.arange(4), z, z.new_zeros(4, 0), 9)[0]
+    expected = torch.cat([0.1 * x - c * a * y, y - c * b + c * a * x], 1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fl.MirrorDescent(lr=0.25),
+        fl.MirrorProx(lr=0.4),
+        fl.ScaffoldS(lr=0.1),
+        fl.Catalyst(fl.ScaffoldS(lr=0.1), theta=0.5),
+        fl.Scaffold(lr=0.1),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_fixed_points_are_the_saddle_point(method: fl.Algorithm) -> None:
+    run = fl.train(_game(), method, **FAR)
+    assert run.history.last("distance") < 1e-10
+    assert abs(run.history.last("gap")) < 1e-10
+    assert run.history.last("residual_norm") < 1e-9
+
+
+@pytest.mark.parametrize("method", [fl.FedAvg(lr=0.1), fl.ExtraStep(lr=0.1)])
+def test_uncorrected_local_steps_end_elsewhere(method: fl.Algorithm) -> None:
+    assert fl.train(_game(), method, **FAR).history.last("distance") > 1e-3
+
+
+def test_identities() -> None:
+    task = _game()
+
+    def same(a: fl.Algorithm, b: fl.Algorithm, **more) -> None:
+        one, two = (fl.train(task, m, **{"rounds": 6, "steps": 4, **more}).x for m in (a, b))
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-13)
+        assert one.abs().max() > 1e-2
+
+    same(fl.Catalyst(fl.ScaffoldS(lr=0.1), theta=0.0), fl.ScaffoldS(lr=0.1))
+    same(fl.FedAvg(lr=0.1), fl.MirrorDescent(lr=0.1), steps=1)
+    same(fl.ExtraStep(lr=0.1), fl.MirrorProx(lr=0.1), steps=1, cohort=[[2]] * 6)
+    same(fl.MirrorDescent(lr=0.4), fl.MirrorDescent(lr=0.1, total=True))
+    same(fl.ScaffoldS(lr=0.1), fl.Mime(lr=0.1, beta=0.0), cohort=3)
+
+
+def test_one_exact_inner_solve_is_the_proximal_point() -> None:
+    """z⁺ solves G(z⁺) + θ(z⁺ − z̄) = 0: (M + θI) z⁺ = θ z̄ − v."""
+    task, theta = _game(), 0.7
+    method = fl.Catalyst(fl.ScaffoldS(lr=0.1), theta=theta, inner_rounds=200)
+    run = fl.train(task, method, rounds=400, steps=5, eval_every=400)
+    m, v = (t.mean(0) for t in task.data)
+    z = torch.zeros(task.dim, dtype=torch.float64)
+    for _ in range(2):
+        z = torch.linalg.solve(m + theta * torch.eye(task.dim, dtype=m.dtype), theta * z - v)
+    torch.testing.assert_close(run.x, z, rtol=0, atol=1e-10)
+
+
+def test_catalyst_around_scaffold_minimizes() -> None:
+    task = fl.problems.random_quadratics(clients=5, dim=4, mu=0.2, gradient=5.0)
+    for extrapolation in (0.0, 0.5):
+        method = fl.Catalyst(fl.Scaffold(lr=0.2), 0.2, 5, extrapolation)
+        assert (
+            fl.train(task, method, rounds=600, steps=5, eval_every=600).history.last("distance")
+            < 1e-9
+        )
+
+
+def test_exchanges_are_counted() -> None:
+    task = _game()
+    counts = {m: fl.train(task, m, rounds=3, steps=2).counters.exchanges
+              for m in (fl.MirrorDescent(lr=0.1), fl.MirrorProx(lr=0.1), fl.ScaffoldS(lr=0.1))}  # fmt: skip
+    assert list(counts.values()) == [3, 6, 6]
+
+
+def test_random_synchronization_takes_one_over_p_steps_on_average() -> None:
+    task = _game()
+    run = fl.train(task, fl.ScaffoldS(lr=0.1), rounds=400, steps=fl.Geometric(0.2), eval_every=400)
+    assert run.history.last("distance") < 1e-10
+    assert run.counters.steps / 400 == pytest.approx(5, abs=5 * np.sqrt(20 / 400))
+
+
+def test_two_modules_play_on_client_data() -> None:
+    """min over a linear model, max over a bounded shift of its inputs: adversarial regression."""
+    rng = np.random.default_rng(0)
+    data = [torch.tensor(rng.normal(size=(30, 3))), torch.tensor(rng.normal(size=(30, 1)))]
+
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.s = nn.Parameter(torch.zeros(3))
+
+    def play(model: nn.Module, shift: Shift, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        error = (model(x + shift.s) - y).square().sum(1) / 2
+        weight = sum((p**2).sum() for p in model.parameters())
+        return error + 0.1 * weight - 2 * (shift.s**2).sum()
+
+    task = fl.SaddleTask(
+        nn.Linear(3, 1), Shift(), play, data, [range(10), range(10, 30)], dtype=torch.float64
+    )
+    runs = [fl.train(task, fl.ScaffoldS(lr=0.05), rounds=150, steps=3, batch_size=None, engine=e)
+            for e in ("vmap", "loop")]  # fmt: skip
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-10)
+    assert runs[0].history.last("residual_norm") < 1e-5
+    with pytest.raises(fl.FairleadError, match="both sides"):
+        fl.SaddleTask(
+            nn.Flatten(), Shift(), lambda x, y, a, b: a.sum(1) + y.s.sum(), data, [range(30)]
+        )
+
+
+@pytest.mark.slow
+def test_only_catalyst_keeps_its_pace_as_heterogeneity_grows() -> None:
+    """The figures of the paper in numbers: rounds to ‖z‖ ≤ 1e-6, best of the paper's step sizes."""
+
+    def rounds(s: float, make) -> float:
+        reached = []
+        for base in (0.1, 0.05, 0.01):
+            task = fl.problems.saddle_regression(s=s)
+            run = fl.train(
+                task,
+                make(base / max(s, 1)),
+                rounds=500,
+                steps=20,
+                target={"distance": 1e-6},
+                objective=False,
+            )
+            reached.append(run.rounds_to("distance", 1e-6) or np.inf)
+        return min(reached)
+
+    def catalyst(lr: float) -> fl.Algorithm:
+        return fl.Catalyst(fl.ScaffoldS(lr=lr), theta=1.0, inner_rounds=5)
+
+    assert rounds(15, catalyst) < 3 * rounds(0, catalyst) < np.inf
+    assert rounds(15, lambda lr: fl.ScaffoldS(lr=lr)) == np.inf
+    assert rounds(15, lambda lr: fl.MirrorProx(lr=lr)) == np.inf
