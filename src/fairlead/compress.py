@@ -162,8 +162,11 @@ class QSGD(Compressor):
 
     def encode(self, v: Tensor, noise: Noise) -> Code:
         s, d = self.s, v.shape[-1]
-        exact = torch.linalg.vector_norm(v, dim=-1, keepdim=True, dtype=torch.float64)
-        norm = exact.to(v.dtype)
+        parts = [
+            torch.linalg.vector_norm(v[rows], dim=-1, keepdim=True, dtype=torch.float64)
+            for rows in row_blocks(len(v), d, v.device)
+        ]
+        norm = torch.cat(parts).to(v.dtype)
         scale = (s / norm.double()).to(v.dtype)
         usable = torch.isfinite(scale) & torch.isfinite(norm)
         norm = torch.where(torch.isfinite(norm) & ~usable, 0.0, norm)
@@ -177,7 +180,11 @@ class QSGD(Compressor):
         return {"norm": norm, "q": q}
 
     def decode(self, code: Code, d: int, dtype: torch.dtype, noise: Noise) -> Tensor:
-        return code["q"] * (code["norm"] / self.s)
+        q, scale = code["q"], code["norm"] / self.s
+        v = torch.empty(q.shape, dtype=scale.dtype, device=q.device)
+        for rows in row_blocks(len(q), d, q.device):
+            torch.mul(q[rows], scale[rows], out=v[rows])
+        return v
 
     def size(self, code: Code, d: int) -> int | Tensor:
         norm = 8 * code["norm"].element_size()
