@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fairlead as fl
+from fairlead.reproduce.saddle import best_curve
 
 FAR = {"rounds": 400, "steps": 5, "eval_every": 400}
 
@@ -132,6 +136,48 @@ def test_random_synchronization_takes_one_over_p_steps_on_average() -> None:
     assert run.counters.steps / 400 == pytest.approx(5, abs=5 * np.sqrt(20 / 400))
 
 
+def test_round_lengths_are_geometric_and_shared_by_the_clients() -> None:
+    """A χ² test of 1 − Σ over {1, …, 6, more} with p = ¼; 22.46 is its 0.1 % point for 6 degrees."""
+    table = [fl.Batches(steps=fl.Geometric(0.25)).draw(seed=7, round=k, ids=np.arange(3),
+             n=np.array([4, 9, 2])).steps for k in range(2000)]  # fmt: skip
+    lengths = np.array(table)
+    assert (lengths == lengths[:, :1]).all()
+    seen = np.bincount(np.minimum(lengths[:, 0], 7), minlength=8)[1:]
+    chance = np.r_[0.25 * 0.75 ** np.arange(6), 0.75**6]
+    assert ((seen - 2000 * chance) ** 2 / (2000 * chance)).sum() < 22.46
+
+
+def test_one_round_of_random_synchronization_has_the_expectation_of_its_lengths() -> None:
+    """SCAFFOLD-S on a linear mapping: after k steps client i is at T_i^k z + …, so the mean over seeds
+    must be Σ_k p(1 − p)^(k−1)·(the deterministic round with k steps)."""
+    task, p = _game(), 0.4
+    one = {"rounds": 1, "objective": False}
+    after = {k: fl.train(task, fl.ScaffoldS(lr=0.1), steps=k, **one).x for k in range(1, 25)}
+    expected = sum(p * (1 - p) ** (k - 1) * x for k, x in after.items())
+    spread = sum(p * (1 - p) ** (k - 1) * (x - expected).square() for k, x in after.items()).sqrt()
+    seeds = 300
+    runs = [fl.train(task, fl.ScaffoldS(lr=0.1), steps=fl.Geometric(p), seed=s, **one).x
+            for s in range(seeds)]  # fmt: skip
+    error = (torch.stack(runs).mean(0) - expected).abs()
+    assert (error < 4.5 * spread / np.sqrt(seeds)).all()
+
+
+def test_random_and_deterministic_synchronization_need_alike_many_rounds() -> None:
+    """p = 1/τ: the rounds to 1e-6, and with them exchanges and bits, agree within a third on the mean
+    of ten seeds; both count two exchanges and the same bits a round."""
+    task, goal = _game(), {"distance": 1e-6}
+    settings = {"rounds": 300, "target": goal, "objective": False}
+    fixed = fl.train(task, fl.ScaffoldS(lr=0.1), steps=5, **settings)
+    drawn = [fl.train(task, fl.ScaffoldS(lr=0.1), steps=fl.Geometric(0.2), seed=s, **settings)
+             for s in range(10)]  # fmt: skip
+    for run in (fixed, *drawn):
+        assert run.stopped == "target"
+        assert run.counters.exchanges == 2 * run.rounds
+        assert run.history.last("bits") * fixed.rounds == fixed.history.last("bits") * run.rounds
+    mean = np.mean([run.rounds for run in drawn])
+    assert 0.75 < mean / fixed.rounds < 1.34
+
+
 def test_two_modules_play_on_client_data() -> None:
     """min over a linear model, max over a bounded shift of its inputs: adversarial regression."""
     rng = np.random.default_rng(0)
@@ -162,26 +208,17 @@ def test_two_modules_play_on_client_data() -> None:
 
 @pytest.mark.slow
 def test_only_catalyst_keeps_its_pace_as_heterogeneity_grows() -> None:
-    """The figures of the paper in numbers: rounds to ‖z‖ ≤ 1e-6, best of the paper's step sizes."""
+    """The figures of the paper in numbers: communication rounds to ‖x‖ ≤ 1e-6, best of the paper's
+    step sizes, 5 and 10 inner rounds and sufficient decrease."""
 
-    def rounds(s: float, make) -> float:
-        reached = []
-        for base in (0.1, 0.05, 0.01):
-            task = fl.problems.saddle_regression(s=s)
-            run = fl.train(
-                task,
-                make(base / max(s, 1)),
-                rounds=500,
-                steps=20,
-                target={"distance": 1e-6},
-                objective=False,
-            )
-            reached.append(run.rounds_to("distance", 1e-6) or np.inf)
-        return min(reached)
+    def rounds(s: float, make: Callable[[float], fl.Algorithm]) -> float:
+        return best_curve(make, s, "regression").to(1e-6)
 
-    def catalyst(lr: float) -> fl.Algorithm:
-        return fl.Catalyst(fl.ScaffoldS(lr=lr), theta=1.0, inner_rounds=5)
+    def catalyst(lr: float, **settings) -> fl.Algorithm:
+        return fl.Catalyst(fl.ScaffoldS(lr), theta=1.0, **settings)
 
-    assert rounds(15, catalyst) < 3 * rounds(0, catalyst) < np.inf
-    assert rounds(15, lambda lr: fl.ScaffoldS(lr=lr)) == np.inf
-    assert rounds(15, lambda lr: fl.MirrorProx(lr=lr)) == np.inf
+    for inner in ({"inner_rounds": 5}, {"inner_rounds": 10}, {"inner_rounds": 50, "decrease": 0.5}):
+        make = partial(catalyst, **inner)
+        assert rounds(15, make) < 3 * rounds(0, make) < np.inf
+    assert rounds(15, lambda lr: fl.ScaffoldS(lr)) == np.inf
+    assert rounds(15, lambda lr: fl.MirrorProx(lr)) == np.inf

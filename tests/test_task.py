@@ -60,7 +60,7 @@ def test_full_gradients_do_not_depend_on_blocks_or_company(limit: int, device: s
 
 def test_recorded_gradients_are_bitwise_those_of_vmap() -> None:
     task, plain = uneven(), uneven()
-    plain._traceable = False
+    plain.recordable = False
     x = task.start(0)[0].expand(2, -1) * torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     block = task.samples(torch.tensor([0, 4]), torch.tensor([[0, 3, 5], [9, 1, 1]]))
     weights = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
@@ -189,7 +189,7 @@ def test_objective_weights_clients_not_samples() -> None:
     each = []
     for i in range(task.clients):
         part = tuple(t[task.split[i]] for t in task.data)
-        each.append(task._losses(x, part, buffers)[0].mean())
+        each.append(task.losses(x, part, buffers)[0].mean())
     ridge = task.l2 / 2 * x @ x
     torch.testing.assert_close(task.objective(x), torch.stack(each).mean() + ridge)
     sizes = torch.tensor(task.sizes / task.sizes.sum())

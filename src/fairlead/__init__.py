@@ -7,7 +7,7 @@
 True
 """
 
-from fairlead import models, problems, schedules, tasks
+from fairlead import losses, models, problems, schedules, tasks
 from fairlead.algorithm import (
     Algorithm,
     Client,
@@ -55,6 +55,7 @@ from fairlead.data.batches import Batches, Geometric
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
+from fairlead.losses import Whole
 from fairlead.saddle import SaddleTask
 from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
 from fairlead.task import Task
@@ -120,8 +121,10 @@ __all__ = [
     "Uniform",
     "Upload",
     "Weighted",
+    "Whole",
     "cite",
     "compare",
+    "losses",
     "models",
     "problems",
     "schedules",

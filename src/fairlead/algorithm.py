@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, dataclass_transf
 from torch import Tensor
 
 from fairlead.compress import Compressor
+from fairlead.domain import Simplex
+from fairlead.errors import FairleadError
 from fairlead.schedules import Rate
 
 
@@ -154,9 +156,18 @@ class Algorithm(ABC, Generic[S, M]):
     refuses: ClassVar[Mapping[str, str]] = {}
     """Settings that other methods have and the mathematics of this one does not allow, and why."""
 
-    def bind(self, layers: Mapping[str, slice]) -> Self:
-        """The method for a model with these parameters, by name and place in the vector."""
+    def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
+        """The method for a model with these parameters, by name and place in the vector, and for
+        points of a set; most methods only know the whole space."""
+        if domain is not None:
+            raise FairleadError(
+                f"the steps of {type(self).__name__} leave the simplex: use MirrorDescent or MirrorProx"
+            )
         return self
+
+    def with_lr(self, lr: Rate) -> Self:
+        """The method with another step size."""
+        return dataclasses.replace(cast(Any, self), lr=lr)
 
     @abstractmethod
     def init(self, x: Tensor) -> S:
@@ -173,6 +184,10 @@ class Algorithm(ABC, Generic[S, M]):
     @abstractmethod
     def round(self, s: S, cohort: Cohort) -> S:
         """The server's program for one round."""
+
+    def communications(self) -> int:
+        """How many communication rounds the paper counts for one round."""
+        return 1
 
     def rates(self) -> dict[str, Rate]:
         """The step sizes to check before training, by the name of their setting."""

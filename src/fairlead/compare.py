@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,8 @@ from fairlead.progress import Progress
 from fairlead.schedules import Rate, Schedule, scaled
 from fairlead.task import Task
 from fairlead.train import Run, train
+
+ZERO_AT_SOLUTION = ("distance", "x_distance", "y_distance", "gap", "residual_norm")
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Comparison:
     metric: str
     target: float | None
     rounds: int
+    weighting: str | Sequence[float] = "uniform"
 
     def rounds_to_target(self, label: str) -> NDArray[np.float64]:
         """Rounds to the target of every seed, infinite where it was not reached."""
@@ -71,6 +73,7 @@ class Comparison:
             runs = [run.history for run in entry.runs]
             row[f"best {self.metric}"] = _spread([h.best(self.metric) for h in runs])
             row[f"final {self.metric}"] = _spread([h.last(self.metric) for h in runs])
+            row["exchanges"] = f"{np.mean([h.last('exchanges') for h in runs]):.0f}"
             row["Mbit"] = f"{np.mean([h.last('bits') for h in runs]) / 1e6:.4g}"
             row["gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
             row["seconds"] = f"{np.mean([run.seconds for run in entry.runs]):.2f}"
@@ -78,8 +81,13 @@ class Comparison:
         return rows
 
     def notes(self) -> list[str]:
-        """What a reader of the table should know: step sizes chosen at the edge of the grid."""
+        """What a reader of the table should know: the metric at the solution, where it is known, and
+        step sizes chosen at the edge of the grid."""
+        task = next(iter(self.entries.values())).runs[0].task
         found = []
+        if task.optimum is not None and self.metric not in ZERO_AT_SOLUTION:
+            best = task.evaluate(task.optimum, weighting=self.weighting)[self.metric]
+            found.append(f"note: {self.metric} is {best:.4g} at the centralised solution")
         for label, entry in self.entries.items():
             lr, tried = _lr(entry.algorithm), entry.tuning
             if len(tried) > 1 and lr in (min(tried), max(tried)):
@@ -132,9 +140,9 @@ def compare(
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if target is not None and len(target) != 1:
         raise FairleadError("compare takes one target, for example {'accuracy': 0.9}")
-    metric = next(iter(target)) if target else metric or _default_metric(task)
+    known = task.recorded(settings.get("weighting", "uniform"), settings.get("objective", True))
+    metric = next(iter(target)) if target else metric or _default_metric(known)
     goal = None if target is None else target[metric]
-    known = ["loss", "test_loss", "distance", "gap", *task.metrics]
     if metric not in known:
         raise unknown("metric", metric, known)
     entries: dict[str, Entry] = {}
@@ -155,7 +163,7 @@ def compare(
                 method, tuning = _tuned(one, label, method, grid, metric, goal, rounds, seeds)
             runs = [one(label, method, rounds, seed=seed) for seed in seeds]
             entries[label] = Entry(label, method, runs, tuning)
-    return Comparison(entries, metric, goal, rounds)
+    return Comparison(entries, metric, goal, rounds, settings.get("weighting", "uniform"))
 
 
 def _tuned(
@@ -178,7 +186,7 @@ def _tuned(
     tried: dict[float, tuple[float, float]] = {}
     least = float(rounds * len(seeds))
     for lr in grid:
-        candidate = dataclasses.replace(method, lr=_with_value(method.lr, lr))
+        candidate = method.with_lr(_with_value(method.lr, lr))
         used, finals = 0.0, []
         for seed in seeds:
             limit = int(min(rounds, least - used))
@@ -196,7 +204,7 @@ def _tuned(
         least = min(least, used) if goal is not None else least
     best = min(tried, key=lambda lr: tried[lr])
     means = {lr: used / len(seeds) for lr, (used, _) in tried.items()}
-    return dataclasses.replace(method, lr=_with_value(method.lr, best)), means
+    return method.with_lr(_with_value(method.lr, best)), means
 
 
 def _with_value(rate: Rate, lr: float) -> Rate:
@@ -221,10 +229,11 @@ def _lr(method: Any) -> float:
     return first
 
 
-def _default_metric(task: Task) -> str:
-    if task.test is not None and task.metrics:
-        return "accuracy" if "accuracy" in task.metrics else next(iter(task.metrics))
-    return "distance" if task.optimum is not None else "loss"
+def _default_metric(known: list[str]) -> str:
+    """Accuracy or whatever else is measured on test data, or the distance, or the loss."""
+    held_out = [name for name in known if better_larger(name)]
+    ranked = ["accuracy", *held_out, "distance", "residual_norm", "loss", "test_loss"]
+    return next(name for name in ranked if name in known)
 
 
 def _spread(values: list[float]) -> str:

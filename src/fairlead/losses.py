@@ -8,9 +8,11 @@ tensor([0.5000, 2.0000])
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -42,6 +44,28 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
 def correct_sign(output: Tensor, target: Tensor) -> Tensor:
     """1 where the output has the sign of a label in {−1, +1}."""
     return (output.reshape(target.shape) * target > 0).to(output.dtype)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A metric of all outputs at once, where it is no mean over samples: (outputs, targets) → a number."""
+
+    of: Callable[[Tensor, Tensor], Tensor]
+
+
+def auc(output: Tensor, target: Tensor) -> Tensor:
+    """The area under the ROC curve, for positive targets against the others: the share of pairs in
+    the right order, ties by half.
+
+    >>> auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([-1, -1, 1, 1]))
+    tensor(0.8750, dtype=torch.float64)
+    """
+    score, positive = output.reshape(-1), target.reshape(-1) > 0
+    low, high = score[~positive].sort().values, score[positive].contiguous()
+    below = torch.searchsorted(low, high, right=False)
+    level = torch.searchsorted(low, high, right=True) - below
+    pairs = torch.as_tensor(len(low) * len(high), dtype=torch.float64)
+    return (below.double() + 0.5 * level.double()).sum() / pairs
 
 
 LOSSES: dict[str, Loss] = {

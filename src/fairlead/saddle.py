@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from fairlead.data.splits import Split
+from fairlead.domain import Simplex
 from fairlead.errors import FairleadError
+from fairlead.evaluation import held_out
 from fairlead.losses import value
 from fairlead.task import Task
 
@@ -35,8 +38,11 @@ class SaddleTask(Task):
 
     x, y: modules, or functions that make them; the first minimizes, the second maximizes.
     play: a function (x, y, *samples) → one value of f a sample.
-    optimum: the saddle point z* = (x*, y*), if it is known; then runs record the distance to it and the
-    duality gap f(x, y*) − f(x*, y).
+    optimum: the saddle point z* = (x*, y*), if it is known (see `fairlead.solve.saddle_point`); then runs
+        record the distance to it, also of each player, and the duality gap f(x, y*) − f(x*, y).
+    judge: a task of the first player's model alone; runs record its test metrics.
+    simplex: whether y lies on the probability simplex, which mirror descent and mirror-prox heed.
+    weighting: the clients' weights the problem was made for; others are refused then.
 
     >>> game = lambda x, y, b: (x.weight * y.weight).sum() + b.sum(1)
     >>> line = lambda: nn.Linear(2, 1, bias=False)
@@ -52,8 +58,14 @@ class SaddleTask(Task):
         play: Callable[..., Tensor],
         data: Sequence[Tensor],
         clients: Split | Sequence[ArrayLike],
+        *,
+        judge: Task | None = None,
+        simplex: bool = False,
+        weighting: str | Sequence[float] | None = None,
         **settings: Any,
     ) -> None:
+        self.judge, self.simplex, self.weighting = judge, simplex, weighting
+
         def pair() -> nn.Module:
             return _Players(_module(x), _module(y), play)
 
@@ -68,9 +80,12 @@ class SaddleTask(Task):
         x: Tensor,
         y: Tensor,
         clients: Split | Sequence[ArrayLike] | None = None,
+        *,
+        batched: bool = False,
         **settings: Any,
     ) -> SaddleTask:
         """From f(x, y, *sample) → a number, with one sample a client unless `clients` says otherwise.
+        With `batched` it is f(x, y, *samples) → a number a sample, which is faster.
 
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> task = SaddleTask.of(lambda x, y, a: (a * x * y).sum(), [torch.ones(2, 1)], one, one)
@@ -80,30 +95,59 @@ class SaddleTask(Task):
         owners = [[i] for i in range(len(data[0]))] if clients is None else clients
         settings.setdefault("dtype", x.dtype)
 
-        def play(x: _Vector, y: _Vector, *batch: Tensor) -> Tensor:
+        def play(x: Vector, y: Vector, *batch: Tensor) -> Tensor:
+            if batched:
+                return f(x.v, y.v, *batch)
             dims = (None, None, *(0 for _ in batch))
             return torch.func.vmap(f, in_dims=dims)(x.v, y.v, *batch)
 
-        return cls(_Vector(x), _Vector(y), play, data, owners, **settings)
+        return cls(Vector(x), Vector(y), play, data, owners, **settings)
 
     def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
         self.inputs = len(self.data)
         super()._place(model, dtype, device)
-        sizes = [int(n.startswith("x.")) * s for n, s in zip(self._names, self._sizes, strict=True)]
-        first = sum(sizes)
+        first = sum(p.size for p in self.layout.parameters if p.name.startswith("x."))
         if not 0 < first < self.dim:
             raise FairleadError("a saddle task needs parameters to train on both sides")
         self.players = slice(0, first), slice(first, self.dim)
         self.flip = torch.ones(self.dim, dtype=dtype, device=device)
         self.flip[first:] = -1
-        self._traceable = self._pure_loss  # `record` says so of what the players play for
+        self.domain = Simplex(self.players[1]) if self.simplex else None
+        self.judge = None if self.judge is None else self.judge.to(device, dtype)
+        self.recordable = self._pure_loss  # `record` says so of what the players play for
 
     def mapping(self, z: Tensor, weighting: str | Sequence[float] = "uniform") -> Tensor:
         """G(z) of the whole objective."""
-        z = z.detach().requires_grad_()
+        leaf = z.detach().requires_grad_()
         with torch.enable_grad():
-            (g,) = torch.autograd.grad(self.objective(z, weighting), z)
-        return g * self.flip if self.flip is not None else g
+            (g,) = torch.autograd.grad(self.objective(leaf, weighting), leaf)
+        return self.turned(g)
+
+    def residual(self, z: Tensor, weighting: str | Sequence[float] = "uniform") -> Tensor:
+        """G(z), or on a simplex z − P(z − G(z)): zero just at the saddle points."""
+        g = self.mapping(z, weighting)
+        return g if self.domain is None else z - self.domain.project(z - g)
+
+    def client_weights(self, weighting: str | Sequence[float] = "uniform") -> NDArray[np.float64]:
+        """The weight of every client in the objective; they sum to one."""
+        weights = super().client_weights(weighting)
+        made = weights if self.weighting is None else super().client_weights(self.weighting)
+        if not np.allclose(weights, made):
+            raise FairleadError(
+                f"the task {self.name} was made for the weighting {self.weighting!r}: train with it"
+            )
+        return weights
+
+    def knows_optimum(self, weighting: str | Sequence[float] = "uniform") -> bool:
+        if self.weighting is not None:  # then it is the only one
+            return self.optimum is not None
+        return super().knows_optimum(weighting)
+
+    def recorded(self, weighting: str | Sequence[float], objective: bool) -> list[str]:
+        known = super().recorded(weighting, objective) + ["residual_norm"] * objective
+        if self.judge is not None:
+            known = [*self.judge.recorded("uniform", False), *known]
+        return known + ["x_distance", "y_distance"] * self.knows_optimum(weighting)
 
     def evaluate(
         self,
@@ -114,7 +158,12 @@ class SaddleTask(Task):
     ) -> dict[str, float]:
         found = super().evaluate(x, buffers, weighting, objective)
         if objective:
-            found["residual_norm"] = float(self.mapping(x, weighting).norm())
+            found["residual_norm"] = float(self.residual(x, weighting).norm())
+        if "distance" in found and self.optimum is not None:
+            for name, part in zip("xy", self.players, strict=True):
+                found[f"{name}_distance"] = float((x - self.optimum)[part].norm())
+        if self.judge is not None:
+            found.update(self._judged(self.judge, x, buffers))
         if self.optimum is not None and "gap" in found:
             ours, best = x.clone(), self.optimum.clone()
             ours[self.players[1]], best[self.players[1]] = best[self.players[1]], x[self.players[1]]
@@ -123,12 +172,20 @@ class SaddleTask(Task):
             found["gap"] = float(gap)
         return found
 
+    def _judged(self, judge: Task, z: Tensor, buffers: Tensor | None) -> dict[str, float]:
+        x = z[: judge.dim]
+        with torch.no_grad():
+            found = held_out(judge, x, buffers if judge.buffer_dim else None)
+        return {name: float(value) for name, value in found.items()}
+
 
 def _module(given: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     return given if isinstance(given, nn.Module) else given()
 
 
-class _Vector(nn.Module):
+class Vector(nn.Module):
+    """A player who chooses a vector."""
+
     def __init__(self, start: Tensor) -> None:
         super().__init__()
         self.v = nn.Parameter(start.clone())

@@ -143,7 +143,8 @@ def scaled(rate: Schedule, factor: float) -> Schedule:
 
 
 def parse(lr: float, text: str | None, rounds: int) -> Rate:
-    """A schedule from a name and its arguments, as the command line writes it.
+    """A schedule from a name and its arguments, as the command line writes it; with /step at the end
+    it goes by local steps instead of rounds.
 
     >>> parse(0.1, "exponential:0.5", 10)(1)
     0.05
@@ -152,6 +153,14 @@ def parse(lr: float, text: str | None, rounds: int) -> Rate:
     """
     if text is None:
         return lr
+    text, _, per = text.partition("/")
+    if per not in ("", "round", "step"):
+        raise unknown("unit of a schedule", per, ["round", "step"])
+    rate = _parse(lr, text, rounds)
+    return replace(rate, per=per or "round")
+
+
+def _parse(lr: float, text: str, rounds: int) -> Schedule:
     name, _, rest = text.partition(":")
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)

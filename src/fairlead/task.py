@@ -18,10 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fairlead.data.checks import check_data, check_labels, check_signs, check_split
+from fairlead.data.checks import check_data, check_model, check_signs, check_split
 from fairlead.data.splits import Split
+from fairlead.domain import Simplex
 from fairlead.errors import FairleadError, unknown
-from fairlead.losses import LOSSES, METRICS, Loss, Metric, value
+from fairlead.evaluation import client_losses, client_weights, held_out, sums
+from fairlead.layout import Layout
+from fairlead.losses import LOSSES, METRICS, Loss, Metric, Whole, value
 from fairlead.trace import TRACE_AFTER, is_traceable, traced
 
 Block: TypeAlias = tuple[Tensor, ...]
@@ -49,8 +52,9 @@ class Task:
     loss: "cross_entropy", "logistic", "squared", or a function (output, target) → (B,).
     data: tensors with one row a sample: the model's input, then the target.
     clients: one index list a client, for example from `fairlead.splits`.
-    test: held-out tensors like `data`; `metrics`: functions (output, target) → (B,) by name.
-    l2: adds l2/2·‖x‖² to every client's objective.
+    test: held-out tensors like `data`; `metrics`: functions (output, target) → (B,) by name, or
+        `fl.Whole(…)` of one that needs all outputs at once, such as `fl.losses.auc`.
+    l2: adds l2/2·‖x‖² to every client's objective (for a saddle task l2/2·(‖x‖² − ‖y‖²)).
     noise: standard deviation of Gaussian noise added to every coordinate of step gradients.
     optimum: the minimizer for uniform weights, if it is known; then runs record the distance to it.
     record: whether the loss depends on its arguments alone, so that its operators may be recorded
@@ -63,6 +67,7 @@ class Task:
     """
 
     flip: Tensor | None = None
+    domain: Simplex | None = None
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class Task:
         clients: Split | Sequence[ArrayLike],
         *,
         test: Sequence[Tensor | NDArray[Any]] | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Metric | Whole] | None = None,
         l2: float = 0.0,
         noise: float = 0.0,
         optimum: Tensor | None = None,
@@ -109,7 +114,7 @@ class Task:
         self._start: dict[int, tuple[Tensor, Tensor]] = {}
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else _made(model, 0)
         self._place(module, dtype, torch.device(device))
-        self._check_model(loss == "cross_entropy")
+        check_model(self, loss == "cross_entropy")
 
     # -- construction ---------------------------------------------------------------------------
 
@@ -170,20 +175,12 @@ class Task:
             raise FairleadError('torch sees no CUDA device here: use device="cpu"')
         self.dtype, self.device = dtype, device
         self.model = model.to(device=self.device, dtype=dtype).train()
-        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        if not trained:
-            raise FairleadError("the model has no parameter to train: set requires_grad on some")
-        self._names, self._shapes = list(trained), [p.shape for p in trained.values()]
-        self._sizes = [p.numel() for p in trained.values()]
-        self._fixed = {n: p.detach() for n, p in model.named_parameters() if n not in trained}
-        buffers = {n: b for n, b in model.named_buffers() if _travels(n, b)}
-        self._fixed |= {n: b for n, b in model.named_buffers() if n not in buffers}
-        self._buffers = [(n, b.shape, b.numel(), b.dtype) for n, b in buffers.items()]
-        self.dim, self.buffer_dim = sum(self._sizes), sum(b.numel() for b in buffers.values())
+        self.layout = Layout(model)
+        self.dim, self.buffer_dim = self.layout.dim, self.layout.buffer_dim
         self.data = tuple(self._cast(t) for t in self.data)
         self.test = None if self.test is None else tuple(self._cast(t) for t in self.test)
         self.optimum = None if self.optimum is None else self._cast(self.optimum)
-        self._order = torch.from_numpy(self.split.order).to(self.device)
+        self.order = torch.from_numpy(self.split.order).to(self.device)
         self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.device)
         norms = nn.modules.batchnorm._NormBase
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
@@ -191,7 +188,7 @@ class Task:
         self.draws_masks = any(isinstance(m, random) for m in model.modules())
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not (isinstance(model, _Function) and model.batched)
-        self._traceable = self._pure_loss and (is_traceable(model) or isinstance(model, _Function))
+        self.recordable = self._pure_loss and (is_traceable(model) or isinstance(model, _Function))
         if self.optimum is not None and self.optimum.shape != (self.dim,):
             raise FairleadError(
                 f"the optimum has shape {tuple(self.optimum.shape)}: give a vector of {self.dim}"
@@ -204,29 +201,6 @@ class Task:
 
     def _cast(self, t: Tensor) -> Tensor:
         return t.to(self.device, self.dtype if t.is_floating_point() else None)
-
-    def _check_model(self, labels: bool) -> None:
-        """One forward pass on two samples, so that a mismatch shows before training."""
-        block = tuple(t[:2] for t in self.data)
-        x, buffers = self.start(0)
-        try:
-            self.model.eval()
-            losses = self._losses(x, block, buffers)[0]
-            output = functional_call(self.model, self.state_dict(x), block[: self.inputs])
-            if labels and not self.data[-1].is_floating_point():
-                check_labels(self.data[-1], output.shape[1])
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            shapes = " and ".join(str(tuple(t.shape)) for t in block)
-            raise FairleadError(
-                f"the model and the loss do not fit samples of shapes {shapes}: {error}"
-            ) from error
-        finally:
-            self.model.train()
-        if losses.shape != (len(block[0]),):
-            raise FairleadError(
-                f"the loss returned shape {tuple(losses.shape)} for {len(block[0])} samples: "
-                'return one value a sample, for example with reduction="none"'
-            )
 
     # -- layout ---------------------------------------------------------------------------------
 
@@ -243,11 +217,7 @@ class Task:
     @property
     def layers(self) -> dict[str, slice]:
         """Where each parameter lies in the vector."""
-        ends = np.cumsum(self._sizes)
-        return {
-            n: slice(int(e - s), int(e))
-            for n, s, e in zip(self._names, self._sizes, ends, strict=True)
-        }
+        return self.layout.layers
 
     def start(self, seed: int = 0) -> tuple[Tensor, Tensor]:
         """The parameters and buffers before training."""
@@ -255,43 +225,32 @@ class Task:
             model = self.model
             if self.make is not None:
                 model = _made(self.make, seed).to(device=self.device, dtype=self.dtype)
-            flat = {n: p.detach() for n, p in model.named_parameters()}
-            x = torch.cat([flat[n].reshape(-1) for n in self._names])
-            named = dict(model.named_buffers())
-            buffers = [named[n].detach().reshape(-1).to(self.dtype) for n, *_ in self._buffers]
-            self._start = {seed: (x, torch.cat(buffers) if buffers else x.new_zeros(0))}
+            self._start = {seed: self.layout.flatten(model, self.dtype)}
         x, buffers = self._start[seed]
         return x.clone(), buffers.clone()
 
     def views(self, x: Tensor) -> dict[str, Tensor]:
         """The parameters by name, as views of the vector."""
-        parts = zip(self._names, x.split(self._sizes), self._shapes, strict=True)
-        return {name: part.view(shape) for name, part, shape in parts}
+        return self.layout.views(x)
 
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """The model's `state_dict` with the parameters `x`, to load into an `nn.Module`."""
         buffers = self.start()[1] if buffers is None else buffers
-        return {**self.views(x), **self._fixed, **self._buffer_views(buffers)}
-
-    def _buffer_views(self, flat: Tensor) -> dict[str, Tensor]:
-        parts = flat.split([size for _, _, size, _ in self._buffers])
-        return {
-            name: (part if dtype.is_floating_point else part.round()).reshape(shape).to(dtype)
-            for (name, shape, _, dtype), part in zip(self._buffers, parts, strict=True)
-        }
+        layout = self.layout
+        return {**layout.views(x), **layout.fixed, **layout.buffer_views(buffers)}
 
     # -- the oracle -----------------------------------------------------------------------------
 
     def samples(self, client: Tensor, index: Tensor) -> Block:
         """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …)."""
-        rows = self._order[(self._first[client][:, None] + index).reshape(-1)]
+        rows = self.order[(self._first[client][:, None] + index).reshape(-1)]
         return tuple(t.index_select(0, rows).unflatten(0, index.shape) for t in self.data)
 
-    def _losses(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
+    def losses(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
         """A loss a sample, and the buffers after the pass."""
         # copies of their own: layers change buffers in place, and under vmap only whole tensors
-        named = {n: b.clone() for n, b in self._buffer_views(buffers).items()}
-        weights = {**self.views(x), **self._fixed, **named}
+        named = {n: b.clone() for n, b in self.layout.buffer_views(buffers).items()}
+        weights = {**self.layout.views(x), **self.layout.fixed, **named}
         output = functional_call(self.model, weights, block[: self.inputs])
         losses = self.loss(output, *block[self.inputs :])
         if named:
@@ -301,7 +260,7 @@ class Task:
     def _mean_loss(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
-        losses, buffers = self._losses(x, block, buffers)
+        losses, buffers = self.losses(x, block, buffers)
         return losses.mean() if weights is None else (losses * weights).sum(), buffers
 
     def grads(
@@ -318,7 +277,7 @@ class Task:
             one = grad(self._mean_loss, has_aux=True)
             run = vmap(one, in_dims=(*dims, *(0 for _ in block)), randomness="different")
             self._seen[key] += 1
-            if self._traceable and self._seen[key] == TRACE_AFTER:
+            if self.recordable and self._seen[key] == TRACE_AFTER:
                 run = self._grads[key] = traced(run, arguments)
         return run(*arguments)
 
@@ -333,8 +292,12 @@ class Task:
     def regularised(self, g: Tensor, x: Tensor) -> Tensor:
         """The gradient of the objective from that of the data loss; for a saddle task the gradient
         mapping, whose sign is turned where the objective is maximized."""
-        g = g + self.l2 * x if self.l2 else g
-        return g if self.flip is None else g * self.flip
+        g = self.turned(g)
+        return g + self.l2 * x if self.l2 else g
+
+    def turned(self, v: Tensor) -> Tensor:
+        """The vector with its sign turned where the objective is maximized."""
+        return v if self.flip is None else v * self.flip
 
     def full_grads(
         self, clients: NDArray[np.int64], x: Tensor, buffers: Tensor, limit: int
@@ -379,22 +342,17 @@ class Task:
 
     def client_weights(self, weighting: str | Sequence[float] = "uniform") -> NDArray[np.float64]:
         """The weight of every client in the objective; they sum to one."""
-        if isinstance(weighting, str):
-            if weighting not in ("uniform", "size"):
-                raise unknown("weighting", weighting, ["uniform", "size"])
-            raw = np.ones(self.clients) if weighting == "uniform" else self.sizes.astype(float)
-        else:
-            raw = np.asarray(weighting, dtype=float)
-        if raw.shape != (self.clients,) or not np.isfinite(raw).all() or (raw <= 0).any():
-            raise FairleadError(
-                f"client weights must be {self.clients} positive numbers, one a client"
-            )
-        return raw / raw.sum()
+        return client_weights(self.sizes, weighting)
 
     def knows_optimum(self, weighting: str | Sequence[float] = "uniform") -> bool:
         """Whether the optimum is that of the objective with these weights."""
         same = np.allclose(self.client_weights(weighting), self.client_weights())
         return self.optimum is not None and same
+
+    def recorded(self, weighting: str | Sequence[float], objective: bool) -> list[str]:
+        """The names of what `evaluate` measures."""
+        known = ["loss"] * objective + ["test_loss", *self.metrics] * (self.test is not None)
+        return known + ["distance", "gap"][: 1 + objective] * self.knows_optimum(weighting)
 
     def objective(
         self,
@@ -406,8 +364,8 @@ class Task:
         """f(x) = Σ p_i f_i(x) over all clients' data, with the model in evaluation mode."""
         share = self.client_weights(weighting) / self.sizes
         weights = torch.from_numpy(np.repeat(share, self.sizes)).to(self.device, self.dtype)
-        total = self._scan(x, buffers, self.data, self._order, weights, {}, block)["loss"]
-        return total + self.l2 / 2 * (x @ x) if self.l2 else total
+        total = sums(self, x, buffers, self.data, self.order, weights, {}, block)["loss"]
+        return total + self.l2 / 2 * (self.turned(x) @ x) if self.l2 else total
 
     def evaluate(
         self,
@@ -421,13 +379,7 @@ class Task:
         with torch.no_grad():
             if objective:
                 values["loss"] = self.objective(x, weighting, buffers)
-            if self.test is not None:
-                n = len(self.test[0])
-                rows = torch.arange(n, device=self.device)
-                weights = torch.full((n,), 1 / n, device=self.device, dtype=self.dtype)
-                found = self._scan(x, buffers, self.test, rows, weights, self.metrics)
-                values["test_loss"] = found.pop("loss")
-                values.update(found)
+            values.update(held_out(self, x, buffers))
             if self.optimum is not None and self.knows_optimum(weighting):
                 values["distance"] = (x - self.optimum).norm()
                 if objective:
@@ -438,34 +390,10 @@ class Task:
             return {}
         return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
-    def _scan(
-        self,
-        x: Tensor,
-        buffers: Tensor | None,
-        data: Block,
-        rows: Tensor,
-        weights: Tensor,
-        metrics: Mapping[str, Metric],
-        block: int = 4096,
-    ) -> dict[str, Tensor]:
-        """Weighted sums of the loss and of metrics over the rows of some data."""
-        buffers = self.start()[1] if buffers is None else buffers
-        named = {**self.views(x), **self._fixed, **self._buffer_views(buffers)}
-        sums = {name: x.new_zeros(()) for name in ("loss", *metrics)}
-        self.model.eval()
-        for part, w in zip(rows.split(block), weights.split(block), strict=True):
-            batch = tuple(t.index_select(0, part) for t in data)
-            output = functional_call(self.model, named, batch[: self.inputs])
-            sums["loss"] = sums["loss"] + self.loss(output, *batch[self.inputs :]) @ w
-            for name, metric in metrics.items():
-                sums[name] = sums[name] + metric(output, *batch[self.inputs :]) @ w
-        self.model.train()
-        return sums
-
-
-def _travels(name: str, buffer: Tensor) -> bool:
-    """Statistics travel and are averaged; other buffers that are no real numbers are constants."""
-    return buffer.is_floating_point() or name.endswith("num_batches_tracked")
+    def client_losses(self, x: Tensor, buffers: Tensor | None = None) -> Tensor:
+        """f_i(x) of every client, to see who is served badly."""
+        with torch.no_grad():
+            return client_losses(self, x, buffers)
 
 
 def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from fairlead import problems
@@ -50,31 +52,123 @@ def digits(
     )  # fmt: skip
 
 
-def _of(make: Callable[..., Task]) -> Callable[..., Task]:
-    def build(clients: int | None = None, **settings: Any) -> Task:
-        ignored = {"split", "split_value", "model", "split_seed"}
-        given = {k: v for k, v in settings.items() if k not in ignored and v is not None}
-        if clients is not None:
-            if make is problems.theorem2:
-                if clients != 2:
-                    raise FairleadError(f"theorem2 has 2 clients, not {clients}")
-            else:
-                given["clients"] = clients
-        return make(**given)
+def auc(data: str = "digits", positive: int = 8, **settings: Any) -> Task:
+    """AUC maximization of a linear model as a saddle problem: one digit against the others."""
+    found = sources.load(data)
+    if found.classes > 2:
+        found = found.against_others(positive)
+    return problems.auc_maximization(_linear(found, **settings), solve=True)
 
-    build.__doc__ = make.__doc__
-    return build
+
+def agnostic(penalty: float = 0.0, **settings: Any) -> Task:
+    """Handwritten digits with the worst client's loss minimized: weights of clients on the simplex."""
+    return problems.agnostic(digits(**settings), penalty)
+
+
+def robust_regression(
+    clients: int = 10,
+    split: str = "similarity",
+    split_value: float | None = None,
+    split_seed: int = 0,
+    l2: float = 0.1,
+    penalty: float = 10.0,
+    **settings: Any,
+) -> Task:
+    """Disease progression of 442 diabetes patients by ten measurements, which an adversary shifts."""
+    x, y = sources.diabetes()
+    groups = np.argsort(np.argsort(y)) * clients // len(y)  # by the target, into equal parts
+    owners = split_by_name(split, groups, clients, split_value, split_seed)
+    return problems.robust_regression(x, y, owners, l2, penalty, **settings)
+
+
+def _linear(
+    data: sources.Dataset,
+    clients: int = 10,
+    split: str = "similarity",
+    split_value: float | None = None,
+    split_seed: int = 0,
+    l2: float = 1e-3,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+) -> Task:
+    """A linear score for labels −1 and +1, started from zero."""
+    owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed)
+    model = torch.nn.Linear(data.x[0].numel(), 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    return Task(
+        model, "logistic", (data.x, data.y), owners, test=(data.x_test, data.y_test),
+        l2=l2, dtype=dtype, device=device, name=data.name,
+    )  # fmt: skip
 
 
 TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
-    "theorem2": _of(problems.theorem2),
-    "random-quadratics": _of(problems.random_quadratics),
-    "synthetic-logistic": _of(problems.synthetic_logistic),
-    "two-gaussians": _of(problems.two_gaussians),
-    "saddle-regression": _of(problems.saddle_regression),
-    "quadratic-game": _of(problems.quadratic_game),
+    "theorem2": problems.theorem2,
+    "random-quadratics": problems.random_quadratics,
+    "synthetic-logistic": problems.synthetic_logistic,
+    "two-gaussians": problems.two_gaussians,
+    "saddle": problems.saddle_regression,
+    "quadratic-game": problems.quadratic_game,
+    "bilinear-game": problems.bilinear_game,
+    "robust-regression": robust_regression,
+    "auc": auc,
+    "agnostic": agnostic,
 }
+
+SPLIT_TASKS = ("digits", "auc", "agnostic", "robust-regression")
+"""Tasks whose data are divided among clients by a split."""
+
+
+def make_task(name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> Task:
+    """A task by name. `given` are settings that many tasks have, of which it takes what it knows;
+    `own` are its own, of which it must know all."""
+    make = TASKS[name]
+    takes = set(inspect.signature(make).parameters) | {"dtype", "device"}
+    if "settings" in takes:  # what it hands on
+        takes |= {"split", "split_value", "split_seed", "clients"} if name in SPLIT_TASKS else set()
+        takes |= {"model"} if make is agnostic else set()
+    takes -= {"settings"}
+    given = {k: v for k, v in given.items() if v is not None}
+    if name == "theorem2" and given.get("clients", 2) != 2:
+        raise FairleadError(f"theorem2 has 2 clients, not {given['clients']}")
+    for key in own:
+        if key not in takes:
+            raise unknown(f"setting of the task {name}", key, takes)
+    return make(**{k: v for k, v in given.items() if k in takes}, **own)
+
+
+def task_defaults(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a comparison on a task takes where nothing is said."""
+    if name == "digits":
+        return {"target": "accuracy=0.95"}
+    if name == "saddle":  # the paper's experiment
+        scale = max(float(own.get("s", 5.0)), 1.0)
+        return {
+            "methods": ",".join(SADDLE_METHODS), "method": "scaffold-catalyst-s",
+            "rounds": 500, "steps": 20, "batch_size": None, "seeds": 1, "target": "x_distance=1e-6",
+            "grid": [base / scale for base in (0.1, 0.05, 0.01)],
+        }  # fmt: skip
+    if name == "auc":
+        return {
+            "methods": "mirror-prox,fedavg,scaffold-s,scaffold-catalyst-s", "method": "scaffold-s",
+            "rounds": 100, "steps": 10, "grid": "0.03,0.01,0.003,0.001",
+        }  # fmt: skip
+    if name == "agnostic":
+        return {
+            "methods": "mirror-descent,mirror-prox", "method": "mirror-prox", "rounds": 200,
+            "batch_size": None, "steps": 1, "grid": "3,1,0.3,0.1", "target": "worst_loss=0.4",
+        }  # fmt: skip
+    if name in ("quadratic-game", "bilinear-game", "robust-regression"):
+        return {
+            "methods": ",".join(SADDLE_METHODS), "method": "scaffold-s", "rounds": 300, "steps": 5,
+            "batch_size": None, "seeds": 1, "target": "distance=1e-6",
+        }  # fmt: skip
+    return {}
+
+
+SADDLE_METHODS = (
+    "mirror-descent", "mirror-prox", "fedavg-s", "scaffold-s", "scaffold-catalyst-s",
+)  # fmt: skip
 
 
 def one_line(thing: Any) -> str:

@@ -4,7 +4,8 @@
 arithmetic of a small model. Once a shape has come up a few times, the operators they issue are
 recorded and replayed: the same operators on the same values, so the results are equal to the bit.
 Only models made of torch's own layers are recorded, and only those without buffers or dropout:
-what they do depends on nothing but their inputs.
+what they do depends on nothing but their inputs. Operators whose result is not needed (the loss
+itself), that always give the same, or that give back their input are taken out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 TRACE_AFTER = 4  # calls of one shape before it is recorded: recording costs about fifty of them
@@ -37,7 +40,8 @@ def traced(
             full[place] = t
         return run(*full)[0]
 
-    graph = make_fx(gradient)(*(arguments[place] for place in given))
+    example = [arguments[place] for place in given]
+    graph = simplified(make_fx(gradient)(*example), example)
 
     def replay(*full: Tensor | None) -> tuple[Tensor, Tensor]:
         buffers = full[2]
@@ -45,3 +49,52 @@ def traced(
         return graph(*(full[place] for place in given)), buffers
 
     return replay
+
+
+def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
+    """The same results to the bit with fewer operators; a list that changes tensors in place stays
+    as it is."""
+    if any(_changes_in_place(node) for node in module.graph.nodes):
+        return module
+    values = _Values(module)
+    values.run(*example)
+    constant: set[Node] = set()
+    for node in list(module.graph.nodes):
+        inputs = [n for n in node.all_input_nodes if n not in constant]
+        if node.op == "call_function" and (node.target in ONES or (node.args and not inputs)):
+            constant.add(node)
+        elif (
+            node.target in SAME and values.kept[node.args[0]].shape == values.kept[node].shape
+        ) or (node.target, *node.args[1:]) in UNITS:
+            node.replace_all_uses_with(node.args[0])
+    for number, node in enumerate(constant):
+        if any(user not in constant for user in node.users):
+            module.register_buffer(f"constant_{number}", values.kept[node])
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.get_attr(f"constant_{number}"))
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _changes_in_place(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+class _Values(Interpreter):
+    """What every operator gave on an example."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.kept: dict[Any, Any] = {}
+
+    def run_node(self, n: Node) -> Any:
+        self.kept[n] = super().run_node(n)
+        return self.kept[n]
+
+
+_aten = torch.ops.aten
+ONES = {_aten.ones_like.default, _aten.zeros_like.default}  # of a shape that does not change
+SAME = {_aten.view.default, _aten.expand.default, _aten.detach.default, _aten.alias.default}
+UNITS = {(_aten.mul.Tensor, 1.0), (_aten.mul.Scalar, 1.0), (_aten.pow.Tensor_Scalar, 1.0)}

@@ -141,7 +141,7 @@ def train(
     sampler.check(task.clients, rounds)
     check_dropout(dropout, rounds)
 
-    algorithm = algorithm.bind(task.layers)
+    algorithm = algorithm.bind(task.layers, task.domain)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     session = setting.open(task, algorithm, local, weights, seed)
     state = algorithm.init(task.start(seed)[0])
@@ -158,6 +158,7 @@ def train(
         found = task.evaluate(state.x, session.buffers, weighting, objective)
         counts, ledger = session.counters, session.ledger
         row = {"round": k, **found, "clients": clients, "gradients": counts.gradients,
+               "communications": k * algorithm.communications(),
                "exchanges": counts.exchanges, "bits": ledger.up + ledger.down,
                "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
                "seconds": clock}  # fmt: skip
@@ -235,8 +236,7 @@ def _check(
         )
     for name, rate in algorithm.rates().items():
         check_rate(name, rate, rounds, local.most_steps(task.sizes, rounds, seed))
-    known = ["loss"] * objective + ["test_loss", *task.metrics] * (task.test is not None)
-    known += ["distance", "gap"][: 1 + objective] * task.knows_optimum(weighting)
+    known = task.recorded(weighting, objective)
     for name in target or {}:
         if name not in known:
             raise unknown("metric for the target", name, known)

@@ -41,12 +41,16 @@ METHODS: dict[str, Any] = {
     "mirror-prox": MirrorProx,
     "extra-step": ExtraStep,
     "scaffold-s": ScaffoldS,
+    "catalyst": Catalyst,
 }
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg-m": ("fedavg", {"momentum": 0.9}),
     "fedpaq-m": ("fedpaq", {"momentum": 0.9}),
     "fedpaq-scm": ("fedpaq", {"momentum": 0.9, "server": "momentum"}),
+    "fedavg-s": ("fedavg", {"schedule": "sqrt-decay/step"}),
+    "scaffold-catalyst-s": ("catalyst", {"method": "scaffold-s"}),
+    "scaffold-catalyst": ("catalyst", {"method": "scaffold"}),
     "mime-mvr": ("mime", {"optimizer": "mvr"}),
     "mime-lite-mvr": ("mime-lite", {"optimizer": "mvr"}),
 }

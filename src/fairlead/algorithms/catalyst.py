@@ -3,15 +3,19 @@ the result after some inner rounds. Around SCAFFOLD-S it is SCAFFOLD-Catalyst-S,
 2021; the sign of θ(z − z̄) is plus for both players, the paper's display with a minus is a misprint.
 
 z̄: centre     theta: θ     inner_rounds: rounds of the inner method between two centres
+decrease: move on earlier, as soon as a round moves z by at most this share of what the first round after the
+    last centre moved it: the paper's "sufficient decrease" (appendix F), read off the moves because these
+    cost no exchange, and shrink with ‖G(z) + θ(z − z̄)‖
 extrapolation: β of z̄ ← z + β(z − z_before), Nesterov's way for minimization; 0 in the paper
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, Replies, State, Step
@@ -20,12 +24,15 @@ from fairlead.schedules import Rate
 
 
 class Centred(State):
-    """The inner method's state, the centre, and the result before it."""
+    """The inner method's state, the centre, the result before it, and how many rounds ago and with
+    how large a first move the centre was left."""
 
     x: Tensor
     inner: State
     centre: Tensor
     before: Tensor
+    age: Tensor
+    first: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,40 +44,52 @@ class Catalyst(Algorithm[Centred, Memory]):
     theta: float = 1.0
     inner_rounds: int = 5
     extrapolation: float = 0.0
+    decrease: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.theta < 0 or self.inner_rounds < 1:
-            raise FairleadError("theta is zero or positive, and inner_rounds at least 1")
+        if self.theta < 0 or self.inner_rounds < 1 or not 0 <= self.decrease < 1:
+            raise FairleadError(
+                "theta is zero or positive, inner_rounds at least 1, and decrease from 0 up to 1"
+            )
 
     @property
     def lr(self) -> Rate:
         """The inner method's step size."""
         return self.method.rates()["lr"]
 
-    def bind(self, layers: Any) -> Self:
-        return type(self)(
-            self.method.bind(layers), self.theta, self.inner_rounds, self.extrapolation
-        )
+    def bind(self, layers: Any, domain: Any = None) -> Self:
+        return replace(self, method=self.method.bind(layers, domain))
+
+    def with_lr(self, lr: Rate) -> Self:
+        return replace(self, method=self.method.with_lr(lr))
+
+    def communications(self) -> int:
+        return self.method.communications()
 
     def rates(self) -> dict[str, Rate]:
         return self.method.rates()
 
     def init(self, x: Tensor) -> Centred:
-        return Centred(x=x, inner=self.method.init(x), centre=x, before=x)
+        none = x.new_zeros(())
+        return Centred(x=x, inner=self.method.init(x), centre=x, before=x, age=none, first=none)
 
     def memory(self, x: Tensor) -> Memory | None:
         return self.method.memory(x)
 
     def start(self, s: Centred, everyone: Cohort) -> Centred:
         inner = self.method.start(s.inner, _Held(everyone, self.theta, s.centre))
-        return Centred(x=inner.x, inner=inner, centre=s.centre, before=s.before)
+        return replace(s, x=inner.x, inner=inner)
 
     def round(self, s: Centred, cohort: Cohort) -> Centred:
         inner = self.method.round(s.inner, _Held(cohort, self.theta, s.centre))
-        z, centre, before = inner.x, s.centre, s.before
-        if (cohort.round + 1) % self.inner_rounds == 0:
-            centre, before = z + self.extrapolation * (z - before), z
-        return Centred(x=z, inner=inner, centre=centre, before=before)
+        z, age, move = inner.x, s.age + 1, (inner.x - s.x).norm()
+        first = torch.where(age == 1, move, s.first)
+        on = (age >= self.inner_rounds) | ((age > 1) & (move < self.decrease * first))
+        centre = torch.where(on, z + self.extrapolation * (z - s.before), s.centre)
+        return Centred(
+            x=z, inner=inner, centre=centre, before=torch.where(on, z, s.before),
+            age=torch.where(on, 0, age), first=first,
+        )  # fmt: skip
 
 
 class _Held(Cohort):

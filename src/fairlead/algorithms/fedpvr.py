@@ -16,6 +16,7 @@ from torch import Tensor
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.algorithms.server import ServerStep, Slots
 from fairlead.compress import Compressor
+from fairlead.domain import Simplex
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import Rate
 
@@ -61,8 +62,8 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
         if not 0 <= self.momentum < 1:
             raise FairleadError(f"momentum is {self.momentum}: it lies from 0 up to, not at, 1")
 
-    def bind(self, layers: Mapping[str, slice]) -> Self:
-        return replace(self, part=_part(self.layers, layers))
+    def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
+        return replace(super().bind(layers, domain), part=_part(self.layers, layers))
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, c=torch.zeros_like(x[self._at]), slots={})

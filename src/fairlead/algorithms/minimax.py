@@ -9,14 +9,16 @@ With `steps=fl.Geometric(1/τ)` synchronization is random instead of every τ st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.algorithms.fedavg import Drift, FedAvg
+from fairlead.domain import Geometry, Simplex
+from fairlead.errors import FairleadError, positive, unknown
 from fairlead.schedules import Rate, rate_at
 
 
@@ -27,10 +29,9 @@ class Server(State):
 
 
 class Mapped(Upload):
-    """A client's mapping, the mean over its batches, and how many there were."""
+    """A client's mappings over its batches, each times its step size: their mean or their sum."""
 
     g: Tensor
-    count: Tensor
 
 
 class Anchor(Upload):
@@ -41,15 +42,32 @@ class Anchor(Upload):
 
 @dataclass(frozen=True)
 class MirrorDescent(Algorithm[Server, Memory]):
-    """Minibatch mirror descent (Euclidean): z ← z − γ·mean G_i(z), over the round's batches at z.
+    """Minibatch mirror descent: z ← z − γ·mean G_i(z), over the round's batches at z.
 
     total: sum a round's τ mappings instead of averaging them, as the paper's framework (8) has it.
+    geometry: where y lies on a simplex, "euclidean" (the step is projected) or "entropy" (weights are
+        multiplied by exp(−γ·g) and normalised); ratio: the step size there over that elsewhere.
     """
 
     paper: ClassVar[str] = "saddle"
     refuses: ClassVar[Mapping[str, str]] = {"momentum": "it takes no local steps"}
     lr: Rate
     total: bool = False
+    geometry: Geometry = "euclidean"
+    ratio: float = 1.0
+    domain: Simplex | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.geometry not in get_args(Geometry):
+            raise unknown("geometry", self.geometry, get_args(Geometry))
+        positive("ratio", self.ratio)
+
+    def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
+        if domain is None and (self.geometry, self.ratio) != ("euclidean", 1.0):
+            raise FairleadError(
+                "nothing in this task lies on a simplex: leave geometry and ratio out"
+            )
+        return replace(self, domain=domain)
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x)
@@ -59,25 +77,28 @@ class MirrorDescent(Algorithm[Server, Memory]):
 
     def step(self, z: Tensor, at: Tensor, cohort: Cohort) -> Tensor:
         """From z along the mean mapping at another point: one exchange."""
-        up = cohort.run(self.mapped, z=at).mean
-        rate = rate_at(self.lr, cohort.round, cohort.round)
-        return z - rate * (up.count * up.g if self.total else up.g)
+        g = cohort.run(self.mapped, z=at).mean.g
+        return z - g if self.domain is None else self.domain.step(z, g, self.geometry, self.ratio)
 
     def mapped(self, client: Client[Any], z: Tensor) -> Mapped:
-        g = torch.zeros_like(z)
-        for step in client.steps(1.0):  # a weight of one a step
+        g, count = torch.zeros_like(z), 0
+        for step in client.steps(self.lr):
             g = g + step.lr * step.grad(z)
-        return Mapped(g=g / client.moved, count=client.moved)
+            count = count + (step.lr > 0)  # where a client has run out of steps, lr is zero
+        return Mapped(g=g if self.total else g / count)
 
 
 @dataclass(frozen=True)
 class MirrorProx(MirrorDescent):
     """Minibatch mirror-prox (extragradient): a step to z_½, then from z along the mapping there. Two
-    exchanges a round."""
+    exchanges a round, which the paper counts as two."""
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         half = self.step(s.x, s.x, cohort)
         return Server(x=self.step(s.x, half, cohort))
+
+    def communications(self) -> int:
+        return 2
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
+
+if TYPE_CHECKING:
+    from fairlead.task import Task
 
 
 def check_data(what: str, tensors: tuple[Tensor, ...]) -> None:
@@ -56,3 +62,27 @@ def check_signs(labels: Tensor) -> None:
     """Refuse labels of the logistic loss other than −1 and +1."""
     if not bool(((labels == 1) | (labels == -1)).all()):
         raise FairleadError("the labels of the logistic loss are −1 and +1: map 0 and 1 to them")
+
+
+def check_model(task: Task, labels: bool) -> None:
+    """One forward pass on two samples, so that a mismatch shows before training."""
+    block = tuple(t[:2] for t in task.data)
+    x, buffers = task.start(0)
+    try:
+        task.model.eval()
+        losses = task.losses(x, block, buffers)[0]
+        output = functional_call(task.model, task.state_dict(x), block[: task.inputs])
+        if labels and not task.data[-1].is_floating_point():
+            check_labels(task.data[-1], output.shape[1])
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        shapes = " and ".join(str(tuple(t.shape)) for t in block)
+        raise FairleadError(
+            f"the model and the loss do not fit samples of shapes {shapes}: {error}"
+        ) from error
+    finally:
+        task.model.train()
+    if losses.shape != (len(block[0]),):
+        raise FairleadError(
+            f"the loss returned shape {tuple(losses.shape)} for {len(block[0])} samples: "
+            'return one value a sample, for example with reduction="none"'
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,31 +27,48 @@ STYLE: Any = {
 COLORS = ["#7f7f7f", "#d1495b", "#edae49", "#00798c", "#5f4b8b", "#2e933c", "#b5651d", "#3d5a80"]
 
 AXES = {
-    "round": "communication rounds", "bits": "bits up and down", "bits_up": "bits up",
+    "round": "rounds", "communications": "communication rounds", "bits": "bits up and down", "bits_up": "bits up",
     "bits_down": "bits down", "gradients": "sample gradients",
 }  # fmt: skip
 
 
+@contextmanager
+def panels(path: Path, rows: int, columns: int, share_y: bool) -> Iterator[Any]:
+    """Rows of empty axes in the house style; the picture is written when the block ends."""
+    import matplotlib as mpl
+    from cycler import cycler
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLORS)}):
+        size = (3.4 * columns + 0.6, 2.9 * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+        figure.savefig(path)
+
+
 def comparison(result: Comparison, path: str | Path | None, x: str = "round") -> Any:
-    """The comparison's metric, and the objective beside it, against a column of the history."""
+    """The comparison's metric, and the objective beside it, against a column of the history; for a
+    saddle task the metric against communication rounds and against bits."""
     groups = {label: entry.runs for label, entry in result.entries.items()}
-    columns = [result.metric]
-    if result.metric != "loss" and all("loss" in runs[0].history for runs in groups.values()):
-        columns.append("loss")
-    return _figure(groups, columns, x, path, {result.metric: result.target})
+    first = next(iter(groups.values()))[0]
+    panels = [(result.metric, x)]
+    if x == "round" and first.task.flip is not None:  # the value of a game says nothing
+        panels = [(result.metric, "communications"), (result.metric, "bits")]
+    elif result.metric != "loss" and all("loss" in runs[0].history for runs in groups.values()):
+        panels.append(("loss", x))
+    return _figure(groups, panels, path, {result.metric: result.target})
 
 
 def run_figure(run: Run, path: str | Path | None, x: str = "round") -> Any:
     """The curves of a single run."""
-    names = ("accuracy", "distance", "loss", "test_loss")
-    columns = [name for name in names if name in run.history][:2]
-    return _figure({type(run.algorithm).__name__: [run]}, columns, x, path, {})
+    names = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
+    panels = [(name, x) for name in names if name in run.history][:2]
+    return _figure({type(run.algorithm).__name__: [run]}, panels, path, {})
 
 
 def _figure(
     groups: dict[str, list[Run]],
-    columns: list[str],
-    x: str,
+    panels: list[tuple[str, str]],
     path: str | Path | None,
     targets: dict[str, float | None],
 ) -> Any:
@@ -57,9 +76,9 @@ def _figure(
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.2 * len(columns), 3.1), layout="constrained")
-        for place, name in enumerate(columns, 1):
-            axes = figure.add_subplot(1, len(columns), place)
+        figure = Figure(figsize=(4.2 * len(panels), 3.1), layout="constrained")
+        for place, (name, x) in enumerate(panels, 1):
+            axes = figure.add_subplot(1, len(panels), place)
             for (label, runs), color in zip(groups.items(), COLORS * 9, strict=False):
                 _band(axes, label, runs, name, x, color)
             goal = targets.get(name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from fairlead.data.splits import Split, iid
 from fairlead.errors import FairleadError, positive
-from fairlead.saddle import SaddleTask
 from fairlead.solve import minimize
 from fairlead.task import Task
 
@@ -175,89 +173,3 @@ def two_gaussians(
     )  # fmt: skip
     task.optimum = minimize(task)
     return task
-
-
-def _regression_game(x: Tensor, y: Tensor, a: Tensor, b: Tensor, half: float, lam: float) -> Tensor:
-    return -0.5 * y @ y + half * (b @ y) - half * (y @ (a * x)) + lam / 2 * (x @ x)
-
-
-def saddle_regression(
-    s: float = 5.0,
-    clients: int = 10,
-    dim: int = 10,
-    lam: float = 1e-5,
-    scaling: Literal["printed", "regression"] = "regression",
-    seed: int = 0,
-    start: float = 1.0,
-    **settings: Any,
-) -> SaddleTask:
-    """The test problem (17)-(18) of the saddle-point paper: f_i = −½[‖y‖² − b_i'y + y'A_i x] + λ/2·‖x‖² with
-    A_i = diag(a_i), a_i ~ N(1, s²) cut off below at 1, and b_i ~ N(0, s²) with mean zero; the saddle point
-    is 0. scaling: "printed" as it stands; "regression" leaves the ½ of the b and A terms out, so that
-    the maximum over y is the regression (19)."""
-    rng = np.random.default_rng(seed)
-    b = rng.normal(0, s, (clients, dim))
-    a = np.maximum(rng.normal(1, s, (clients, dim)), 1.0)
-    half = {"printed": 0.5, "regression": 1.0}[scaling]
-    f = partial(_regression_game, half=half, lam=lam)
-    at = torch.full((dim,), start, dtype=torch.float64)
-    settings = {
-        "name": "saddle-regression",
-        "optimum": torch.zeros(2 * dim),
-        "record": True,
-        **settings,
-    }
-    data = [torch.tensor(a), torch.tensor(b - b.mean(0))]
-    return SaddleTask.of(f, data, at, at, **settings)
-
-
-def _quadratic_game(x: Tensor, y: Tensor, m: Tensor, v: Tensor) -> Tensor:
-    n = len(x)
-    own = 0.5 * x @ (m[:n, :n] @ x) - 0.5 * y @ (m[n:, n:] @ y)
-    return own + x @ (m[:n, n:] @ y) + v[:n] @ x - v[n:] @ y
-
-
-def quadratic_game(
-    clients: int = 8,
-    dim: int = 5,
-    mu: float = 0.2,
-    beta: float = 1.0,
-    zeta: float = 1.0,
-    delta: float = 0.1,
-    seed: int = 0,
-    **settings: Any,
-) -> SaddleTask:
-    """A random game f_i = ½x'A_i x + x'B_i y − ½y'C_i y + p_i'x − q_i'y: the mean A and C have eigenvalues from μ
-    to β, the mean B has norm β (a bilinear game for mu = 0 and small beta is `mu=1e-6`), clients differ
-    in A, B and C by at most δ in norm, and max_i‖G_i(z*)‖ = ζ."""
-    rng = np.random.default_rng(seed)
-    n = dim
-
-    def symmetric() -> np.ndarray:
-        basis = np.linalg.qr(rng.normal(size=(n, n)))[0]
-        return basis @ np.diag(np.linspace(mu, beta, n)) @ basis.T
-
-    def apart(shape: tuple[int, ...], even: bool) -> np.ndarray:
-        parts = rng.normal(size=(clients, *shape))
-        parts = parts + parts.transpose(0, 2, 1) if even else parts
-        parts -= parts.mean(0)
-        largest = np.linalg.norm(parts, 2, axis=(1, 2)).max()
-        return parts * (delta / largest if clients > 1 else 0)
-
-    cross = rng.normal(size=(n, n))
-    cross *= beta / np.linalg.norm(cross, 2)
-    m = np.zeros((clients, 2 * n, 2 * n))
-    m[:, :n, :n], m[:, n:, n:] = (
-        symmetric() + apart((n, n), True),
-        symmetric() + apart((n, n), True),
-    )
-    m[:, :n, n:] = cross + apart((n, n), False)
-    m[:, n:, :n] = -m[:, :n, n:].transpose(0, 2, 1)  # so that G_i(z) = M_i z + v_i
-    z = rng.normal(size=2 * n)
-    pulls = rng.normal(size=(clients, 2 * n))
-    pulls -= pulls.mean(0)
-    pulls *= zeta / np.linalg.norm(pulls, axis=1).max() if clients > 1 else 0
-    v = pulls - m @ z
-    settings = {"name": "quadratic-game", "optimum": torch.tensor(z), "record": True, **settings}
-    at = torch.zeros(n, dtype=torch.float64)
-    return SaddleTask.of(_quadratic_game, [torch.tensor(m), torch.tensor(v)], at, at, **settings)

@@ -1,0 +1,208 @@
+"""The commands: fairlead run | compare | reproduce | list | cite | version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import fairlead
+from fairlead.algorithms import METHODS, PRESETS
+from fairlead.citations import PAPERS, cite
+from fairlead.cli.build import build_methods, build_task
+from fairlead.cli.settings import AXES, DEFAULTS, OPTIONS, local, numbers, read_settings, target
+from fairlead.cli.write import write_comparison, write_outcome, write_run
+from fairlead.compare import compare
+from fairlead.compress import COMPRESSORS
+from fairlead.data.splits import SPLITS
+from fairlead.errors import FairleadError, unknown
+from fairlead.reproduce import RECIPES, recipe
+from fairlead.schedules import SCHEDULES
+from fairlead.task import Task
+from fairlead.tasks import SPLIT_TASKS, TASKS, one_line
+from fairlead.train import train
+
+app = typer.Typer(
+    help="Federated optimization when clients' data differ.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+
+
+def _fail(error: FairleadError) -> None:
+    """End with the error's sentence instead of a traceback."""
+    console = Console(stderr=True)
+    console.print("error: ", style="bold red", end="")
+    console.print(str(error), markup=False, highlight=False)
+    raise typer.Exit(2) from None
+
+
+def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
+    """A command whose flags are the settings above; it is called with them, read and merged."""
+
+    def register(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            config = given.pop("config")
+            try:
+                command(read_settings(given, config))
+            except FairleadError as error:
+                _fail(error)
+
+        flags = []
+        for key, (kind, text) in OPTIONS.items():
+            if key not in leave_out:
+                default = DEFAULTS.get(key)
+                shown = text if default is None else f"{text} \\[{default}]"
+                option = typer.Option(f"--{key.replace('_', '-')}", help=shown, show_default=False)
+                hint = Annotated[kind | None, option]
+                flags.append(Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
+        run.__dict__["__signature__"] = Signature(flags)
+        run.__annotations__ = {flag.name: flag.annotation for flag in flags}
+        run.__doc__ = command.__doc__
+        app.command(name)(run)
+        return run
+
+    return register
+
+
+@_settings_command("run", leave_out={"methods", "grid", "seeds", "x"})
+def run_command(s: dict[str, Any]) -> None:
+    """Train with one method."""
+    built = build_task(s)
+    lr = 0.1 if s["lr"] is None else s["lr"]
+    ((label, chosen),) = build_methods([s["method"]], s, lr).items()
+    result = train(
+        built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]), **local(s)
+    )
+    last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
+    shown = Table(*last, title=f"{label} on {built.name}")
+    shown.add_row(*(f"{v:,.5g}" for v in last.values()))
+    out.print(shown)
+    out.print(f"engine: {result.engine}", highlight=False)
+    if s["out"] is not None:
+        out.print(f"written: {write_run(Path(s['out']), s, result)}", highlight=False)
+    if result.error is not None:
+        raise result.error
+
+
+@_settings_command("compare", leave_out={"method", "seed"})
+def compare_command(s: dict[str, Any]) -> None:
+    """Compare methods, each tuned on the same step sizes. Without arguments: a demo on digits."""
+    built = build_task(s)
+    names = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
+    tried = numbers(s["grid"]) if s["lr"] is None else None
+    if tried is not None and not (tried and all(lr > 0 for lr in tried)):
+        raise FairleadError(
+            f"the grid is '{s['grid']}': give positive step sizes, such as 1,0.3,0.1"
+        )
+    if s["seeds"] < 1:
+        raise FairleadError(f"seeds is {s['seeds']}: take at least 1")
+    start: Any = s["lr"] if tried is None else tried[0]
+    if s["x"] not in AXES:
+        raise unknown("axis", s["x"], AXES)
+    result = compare(
+        built, build_methods(names, s, start), rounds=s["rounds"], seeds=s["seeds"], grid=tried,
+        target=target(s["target"]), **local(s),
+    )  # fmt: skip
+    rows = result.table()
+    narrow = [{k: v for k, v in row.items() if k not in ("gradients", "seconds")} for row in rows]
+    out.print(_table(rows if out.width > 110 else narrow, _title(built, s)))
+    first = next(iter(result.entries.values())).runs[0]
+    out.print(f"engine: {first.engine}", highlight=False)
+    for note in result.notes():
+        out.print(note, highlight=False)
+    if s["out"] is not None:
+        out.print(f"written: {write_comparison(Path(s['out']), s, result)}", highlight=False)
+
+
+@app.command("reproduce")
+def reproduce_command(
+    name: Annotated[str | None, typer.Argument(help="the experiment; none lists them")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a reduced form, minutes at most")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="a folder for table, figure and numbers")
+    ] = None,
+) -> None:
+    """Run an experiment of the papers: what came out beside what the paper says, and the figure."""
+    if name is None:
+        table = Table("experiment", "what it is", title="experiments")
+        for key, made in RECIPES.items():
+            table.add_row(key, one_line(made))
+        out.print(table)
+        return
+    try:
+        outcome = recipe(name)(quick=quick)
+        out.print(_table(outcome.rows, outcome.title))
+        for claim in outcome.claims:
+            mark = "holds" if claim.holds else "does NOT hold"
+            out.print(f"{mark}: {claim.text}", highlight=False, markup=False)
+        for note in outcome.notes:
+            out.print(f"note: {note}", highlight=False, markup=False)
+        place = Path("out") / name if folder is None else folder
+        out.print(f"written: {write_outcome(place, outcome, quick)}", highlight=False)
+    except FairleadError as error:
+        _fail(error)
+
+
+@app.command("list")
+def list_command() -> None:
+    """Methods, compressors, tasks, splits and schedules, a line each."""
+    methods = Table("method", "what it is", "paper", title="methods")
+    for name, kind in METHODS.items():
+        methods.add_row(name, one_line(kind), PAPERS[kind.paper].short)
+    for name, (base, more) in PRESETS.items():
+        settings = ", ".join(f"{k} {v}" for k, v in more.items())
+        methods.add_row(name, f"{base} with {settings}", PAPERS[METHODS[base].paper].short)
+    out.print(methods)
+    groups: dict[str, dict[str, Any]] = {
+        "compressor": COMPRESSORS, "task": TASKS, "split": SPLITS, "schedule": SCHEDULES,
+    }  # fmt: skip
+    for title, group in groups.items():
+        table = Table(title, "what it is", title=f"{title}s")
+        for name, thing in group.items():
+            table.add_row(name, one_line(thing))
+        out.print(table)
+
+
+@app.command("cite")
+def cite_command(method: str) -> None:
+    """The BibTeX of the paper behind a method."""
+    try:
+        out.print(cite(method), markup=False, highlight=False)
+    except FairleadError as error:
+        _fail(error)
+
+
+@app.command("version")
+def version_command() -> None:
+    """The versions of fairlead and of what it computes with."""
+    out.print(f"fairlead {fairlead.__version__}, torch {torch.__version__}, numpy {np.__version__}, "
+              f"python {sys.version.split()[0]}", highlight=False)  # fmt: skip
+
+
+def _table(rows: list[dict[str, str]], title: str) -> Table:
+    """Rows as a narrow table whose first column is not cut."""
+    shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
+    for place, name in enumerate(rows[0]):
+        shown.add_column(name.replace("_", " "), no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        shown.add_row(*row.values())
+    return shown
+
+
+def _title(task: Task, s: dict[str, Any]) -> str:
+    value = "" if s["split_value"] is None else f" {s['split_value']:g}"
+    split = f", {s['split']}{value} split" if s["task"] in SPLIT_TASKS else ""
+    cohort = "all" if s["cohort"] is None else s["cohort"]
+    return f"{task.name}: {task.clients} clients{split}, cohort {cohort}, {s['rounds']} rounds, {s['seeds']} seeds"

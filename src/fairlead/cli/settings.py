@@ -1,0 +1,193 @@
+"""The settings of runs and comparisons: defaults, flags, and TOML files."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fairlead.data.batches import Geometric
+from fairlead.errors import FairleadError, unknown
+from fairlead.tasks import task_defaults
+
+METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
+                   "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
+
+DEFAULTS: dict[str, Any] = {
+    "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
+    "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
+    "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
+    "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": None,
+    "eval_every": 1, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
+    "x": "round", "set": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
+}  # fmt: skip
+
+AXES = ("round", "bits", "bits_up", "bits_down", "nominal_up", "gradients",
+        "communications", "exchanges", "seconds")  # fmt: skip
+
+WORDS = (
+    "task",
+    "split",
+    "model",
+    "compressor",
+    "schedule",
+    "method",
+    "methods",
+    "server",
+    "task_set",
+)
+KINDS: dict[Any, Any] = {
+    int: int,
+    float: float | int,
+    bool: bool,
+    str: str | int | float,
+    Path: str,
+}
+LISTS: dict[str, type] = {"methods": list, "grid": list, "target": dict}
+
+OPTIONS: dict[str, tuple[Any, str]] = {
+    "methods": (str, "names with commas between"),
+    "method": (str, "the method; see `fairlead list`"),
+    "task": (str, "what to train; see `fairlead list`"),
+    "task_set": (str, "a task's own settings: s=10, scaling=printed, with commas between"),
+    "split": (str, "iid, similarity, dirichlet or shards"),
+    "split_value": (float, "percent of similarity, alpha of Dirichlet, shards a client"),
+    "clients": (int, "how many clients"),
+    "model": (str, "softmax or mlp (digits)"),
+    "rounds": (int, "communication rounds"),
+    "cohort": (str, "clients a round: a number or a fraction; all by default"),
+    "batch_size": (str, "samples a step: a number or a fraction of the client's data"),
+    "steps": (
+        str,
+        "local steps a round: a number, or random:0.05 to synchronize with that probability",
+    ),
+    "epochs": (int, "local epochs a round; 1 by default"),
+    "lr": (float, "local step size (compare: instead of a grid)"),
+    "grid": (str, "step sizes to try for every method"),
+    "schedule": (str, "exponential:0.99, cosine, multistep:50,80 or inverse-sqrt"),
+    "server_lr": (float, "the server's step size"),
+    "compressor": (str, "of uploads: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:0.1, bfloat16"),
+    "momentum": (float, "in local steps, where the method has it"),
+    "beta": (float, "momentum of FedGLOMO, Mime and SCAFFOLD-M"),
+    "alpha": (float, "FedDyn's regularization"),
+    "damping": (float, "of FedLOMO's and FedGLOMO's local momentum"),
+    "first_batch": (int, "samples of FedLOMO's and FedGLOMO's first gradient; all by default"),
+    "gamma": (float, "FedCOMGATE's server step"),
+    "layers": (str, "FedPVR's part: -3 for the last three layers, or names with commas between"),
+    "set": (str, "a method's other settings: a=0.3, p=0.2, tau=0.01, with commas between"),
+    "x": (
+        str,
+        "the figure's axis: round, bits, bits_up, gradients, communications (as the paper counts), exchanges or seconds",
+    ),
+    "server": (str, "the server's optimizer: sgd, momentum, adam or adagrad"),
+    "mu": (float, "FedProx's proximal weight"),
+    "option": (str, "SCAFFOLD's option, I or II"),
+    "warm_start": (bool, "start SCAFFOLD from the clients' gradients"),
+    "weighting": (str, "uniform or size"),
+    "dropout": (float, "share of sampled clients that do not answer"),
+    "target": (str, "for example accuracy=0.9"),
+    "seed": (int, "seed"),
+    "seeds": (int, "how many seeds"),
+    "engine": (str, "auto, vmap, loop or debug"),
+    "device": (str, "cpu or cuda"),
+    "dtype": (str, "float32 or float64; the task's own by default"),
+    "eval_every": (int, "rounds between evaluations"),
+    "config": (Path, "settings from a TOML file; flags win"),
+    "out": (Path, "a folder for config, history, table and figure"),
+}
+
+
+def read_settings(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """Defaults, then those of the task, then the TOML file, then flags."""
+    chosen = {} if config is None else _from_file(config)
+    chosen.update({k: v for k, v in given.items() if v is not None})
+    name = chosen.get("task", DEFAULTS["task"])
+    own = pairs(chosen.get("task_set", DEFAULTS["task_set"]))
+    return {**DEFAULTS, **task_defaults(name, own), **chosen}
+
+
+def _from_file(config: Path) -> dict[str, Any]:
+    try:
+        read = tomllib.loads(config.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise FairleadError(f"the settings in {config} cannot be read: {error}") from error
+    found: dict[str, Any] = {}
+    for name, value in read.items():
+        key = name.replace("-", "_")
+        if key not in DEFAULTS:
+            raise unknown("setting", name, DEFAULTS)
+        kind = OPTIONS[key][0]
+        allowed = str if key in WORDS else KINDS[kind]
+        if not isinstance(value, allowed) and not isinstance(value, LISTS.get(key, ())):
+            raise FairleadError(f"{name} is {value!r} in {config}: give a {kind.__name__}")
+        found[key] = value
+    return found
+
+
+def pairs(text: str | None) -> dict[str, Any]:
+    """Settings written name=value with commas between.
+
+    >>> pairs("s=10,scaling=printed")
+    {'s': 10, 'scaling': 'printed'}
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise FairleadError(f"'{part}' cannot be read: write name=value")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
+
+
+def number(text: Any) -> Any:
+    """A count or a fraction: '20' is a count, '0.2' a fraction."""
+    if text is None or isinstance(text, int | float):
+        return text
+    try:
+        return int(text) if str(text).isdigit() else float(text)
+    except ValueError as error:
+        raise FairleadError(f"'{text}' is no number: write a count or a fraction") from error
+
+
+def numbers(text: Any) -> list[float]:
+    parts = text if isinstance(text, list) else [p for p in str(text).split(",") if p]
+    try:
+        return [float(p) for p in parts]
+    except ValueError as error:
+        raise FairleadError(
+            f"'{text}' is no list of numbers: write for example 1,0.3,0.1"
+        ) from error
+
+
+def target(text: Any) -> dict[str, float] | None:
+    if not text or isinstance(text, dict):
+        return text or None
+    name, _, value = str(text).partition("=")
+    try:
+        return {name: float(value)}
+    except ValueError as error:
+        raise FairleadError(f"the target '{text}' cannot be read: write accuracy=0.9") from error
+
+
+def steps(text: Any) -> int | Geometric | None:
+    """How many local steps: a number, or random:p for a synchronization with probability p."""
+    if text is None or isinstance(text, int):
+        return text
+    kind, _, p = str(text).partition(":")
+    try:
+        return Geometric(float(p)) if kind == "random" else int(text)
+    except ValueError as error:
+        raise FairleadError(f"steps is '{text}': write a number, or random:0.05") from error
+
+
+def local(s: dict[str, Any]) -> dict[str, Any]:
+    """The settings of `train` that a run and a comparison share."""
+    return {
+        "cohort": number(s["cohort"]), "batch_size": number(s["batch_size"]), "steps": steps(s["steps"]),
+        "epochs": s["epochs"], "weighting": s["weighting"], "dropout": s["dropout"],
+        "engine": s["engine"], "eval_every": s["eval_every"],
+    }  # fmt: skip
