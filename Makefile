@@ -28,6 +28,7 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/compress.py
+	$(BIN)/python benchmarks/splits.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

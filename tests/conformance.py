@@ -53,6 +53,9 @@ METHODS: dict[str, fl.Algorithm] = {
     "extra-step": fl.ExtraStep(lr=DECAY),
     "scaffold-s": fl.ScaffoldS(lr=DECAY, server_lr=0.8),
     "catalyst-scaffold-s": fl.Catalyst(fl.ScaffoldS(lr=DECAY), theta=0.5, inner_rounds=2),
+    "catalyst-decrease": fl.Catalyst(
+        fl.Scaffold(lr=DECAY), theta=0.5, inner_rounds=5, decrease=0.9
+    ),
     "catalyst-scaffold": fl.Catalyst(
         fl.Scaffold(lr=DECAY), theta=0.5, inner_rounds=2, extrapolation=0.3
     ),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
+from fairlead.reproduce import saddle
 
 SMALL = ["--rounds", "3", "--clients", "4"]
 
@@ -47,7 +49,7 @@ def test_compare_writes_table_figure_and_histories(tmp_path) -> None:
     assert "Scaffold" in text
     assert (out / "table.md").read_text().startswith("| method | lr |")
     assert {p.name for p in out.iterdir()} == {
-        "config.json", "table.md", "table.csv", "compare.png",
+        "config.json", "table.md", "table.csv", "compare.png", "split.png",
         "FedAvg-0.jsonl", "FedAvg-1.jsonl", "Scaffold-0.jsonl", "Scaffold-1.jsonl",
     }  # fmt: skip
 
@@ -191,3 +193,156 @@ def test_every_method_runs_by_name(name: str) -> None:
     assert "digits" in _run(
         "run", "--method", name, "--lr", "0.1", "--rounds", "2", "--clients", "3"
     )
+
+
+def test_saddle_points_are_compared_against_rounds_and_bits(tmp_path) -> None:
+    out = tmp_path / "s"
+    text = _run(
+        "compare", "--task", "saddle", "--task-set", "s=2,scaling=printed", "--rounds", "4", "--steps",
+        "random:0.5", "--set", "theta=2,decrease=0.3", "--out", str(out),
+    )  # fmt: skip
+    for name in ("MirrorDescent", "MirrorProx", "fedavg-s", "ScaffoldS", "scaffold-catalyst-s"):
+        assert name in text
+    assert (out / "compare.png").stat().st_size > 5000
+    history = fl.History.from_jsonl(out / "MirrorProx-0.jsonl")
+    assert history.last("communications") == history.last("exchanges") == 8
+    task = fl.problems.saddle_regression(s=2, scaling="printed")
+    row = next(r for r in (out / "table.csv").read_text().splitlines() if "catalyst" in r)
+    method = fl.Catalyst(fl.ScaffoldS(lr=float(row.split(",")[1])), theta=2, decrease=0.3)
+    run = fl.train(task, method, rounds=4, steps=fl.Geometric(0.5))
+    found = fl.History.from_jsonl(out / "scaffold-catalyst-s-0.jsonl")
+    assert found.last("distance") == pytest.approx(run.history.last("distance"), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "task", ["saddle", "quadratic-game", "bilinear-game", "robust-regression", "auc", "agnostic"]
+)
+def test_every_saddle_task_runs(task: str) -> None:
+    text = _run("run", "--task", task, "--method", "mirror-prox", "--rounds", "2", "--lr", "0.001")
+    assert "MirrorProx on" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["run", "--task", "saddle", "--task-set", "sigma=2"],
+            "no setting of the task saddle 'sigma'",
+        ),
+        (["run", "--task", "saddle", "--task-set", "s"], "write name=value"),
+        (
+            ["run", "--task", "saddle", "--task-set", "scaling=other"],
+            "take 'printed' or 'regression'",
+        ),
+        (["run", "--task", "agnostic", "--method", "fedavg"], "leave the simplex"),
+        (["run", "--task", "auc", "--task-set", "source=a9b"], "did you mean 'a9a'"),
+        (["run", "--steps", "often"], "write a number, or random:0.05"),
+        (["run", "--schedule", "cosine/rounds"], "did you mean 'round'"),
+        (["reproduce", "saddle-fig3"], "did you mean 'saddle-fig"),
+        (["run", "--method", "catalyst", "--momentum", "0.9"], "takes no momentum"),
+        (["run", "--task", "saddle", "--task-set", "s=abc"], "does not take these settings"),
+        (["run", "--task", "saddle", "--task-set", "s=-1"], "s is -1"),
+        (["run", "--task", "saddle", "--task-set", "dim=2.5"], "does not take these settings"),
+        (["run", "--method", "mime", "--set", "lr=0.3"], "give it as --lr"),
+        (["run", "--method", "catalyst", "--set", "theta=abc"], "does not take these settings"),
+        (["run", "--method", "catalyst", "--set", "method=3"], "there is no method '3'"),
+        (["run", "--method", "catalyst", "--set", "method=mime,optimizer=nonsense"], "nonsense"),
+        (["run", "--steps", "2.5"], "write a number"),
+        (["run", "--task", "agnostic", "--lr", "1e30"], "diverged in round"),
+    ],
+)
+def test_saddle_settings_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
+    assert message in " ".join(_run(*words, code=2).split())
+
+
+def test_a_figure_is_reproduced_with_table_claims_and_picture(tmp_path, monkeypatch) -> None:
+    """A few rounds and one step size instead of 500 and three: what is written, not what comes out."""
+    monkeypatch.setattr(saddle, "ROUNDS", 6)
+    monkeypatch.setattr(saddle, "GRID", (0.1,))
+    text = _run("reproduce", "saddle-fig1", "--quick", "--out", str(tmp_path))
+    assert "SCAFFOLD-Catalyst-S" in text
+    assert "does NOT hold" in text  # nobody arrives in six rounds
+    numbers = json.loads((tmp_path / "numbers.json").read_text())["regression"]
+    assert numbers["mirror-prox"]["5"]["communications"] == [0, 2, 4, 6]
+    task = fl.problems.saddle_regression(s=5.0)
+    run = fl.train(task, fl.ScaffoldS(lr=0.02), rounds=6, steps=20)
+    assert numbers["SCAFFOLD-S"]["5"]["distance"] == pytest.approx(run.history["x_distance"])
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+    assert "| SCAFFOLD-S |" in (tmp_path / "table.md").read_text()
+    assert "saddle-fig2" in _run("reproduce")
+
+
+def test_a_task_s_defaults_are_only_defaults(tmp_path) -> None:
+    """A run goes to its last round, with a step size of the task's; epochs replace default steps."""
+    digits = _run(
+        "run", "--rounds", "20", "--lr", "1", "--clients", "3", "--out", str(tmp_path / "d")
+    )
+    assert "digits" in digits
+    assert fl.History.from_jsonl(tmp_path / "d" / "history.jsonl").last("round") == 20
+    _run("run", "--task", "saddle", "--rounds", "2")
+    _run("run", "--task", "auc", "--rounds", "2", "--epochs", "1", "--weighting", "size")
+    _run(
+        "run", "--task", "auc", "--rounds", "2", "--task-set", "l2=0.01,clients=4", "--clients", "5"
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_experiment(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    text = _run("reproduce", "saddle-fig1", "--out", str(tmp_path / "file" / "x"), code=2)
+    assert "cannot write to" in text
+
+
+def test_data_sets_are_listed_checked_and_refused(tmp_path) -> None:
+    text = _run("data", "list")
+    for name in ("mnist", "emnist-byclass", "femnist", "cifar100", "shakespeare", "w8a"):
+        assert name in text
+    assert "1,438 + 359 samples" in _run("data", "check", "digits")
+    assert "embedded" in _run("data", "get", "digits")
+    assert "did you mean 'cifar10'" in _run("data", "get", "cifar11", code=2)
+    assert "is not here" in _run("data", "check", "femnist", "--data", str(tmp_path), code=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "split"),
+    [("softmax", "by-id"), ("cnn", "quantity"), ("cnn-bn", "dirichlet-balanced")],
+)
+def test_images_from_a_folder(model: str, split: str, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "femnist.npz", x_train=rng.integers(0, 256, (60, 28, 28), dtype=np.uint8),
+        y_train=rng.integers(0, 62, 60), writer_train=np.repeat([0, 1, 2], 20),
+        x_test=rng.integers(0, 256, (9, 28, 28), dtype=np.uint8), y_test=rng.integers(0, 62, 9),
+        writer_test=np.repeat([0, 1, 2], 3), writer_ids=np.array(["a", "b", "c"]),
+    )  # fmt: skip
+    text = _run(
+        "run", "--task", "femnist", "--data", str(tmp_path), "--model", model, "--split", split,
+        "--clients", "3", "--cohort", "2", "--rounds", "2", "--lr", "0.01", "--task-set", "flip=true,crop=2",
+        "--out", str(tmp_path / "o"),
+    )  # fmt: skip
+    assert "3 clients hold 60 samples" in text
+    assert (tmp_path / "o" / "split.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--task", "digits", "--split", "by-id"], "do not say whose samples"),
+        (["--task", "dialects", "--model", "softmax"], "there is no model 'softmax'"),
+        (["--task", "cifar10", "--data", "."], "is not here"),
+    ],
+)
+def test_data_settings_that_do_not_fit_are_refused(
+    words: list[str], message: str, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("fairlead.data.fetch.fetch", _no_network)
+    monkeypatch.chdir(tmp_path)
+    assert message in " ".join(_run("run", "--rounds", "1", *words, code=2).split())
+
+
+def _no_network(*given: object, **more: object) -> None:
+    raise fl.FairleadError("could not be downloaded")
+
+
+def test_text_by_name() -> None:
+    text = _run("run", "--task", "dialects", "--rounds", "1", "--steps", "1", "--clients", "3")
+    assert "3 clients hold" in text

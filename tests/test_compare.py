@@ -76,7 +76,8 @@ def test_table_and_files(tmp_path) -> None:
 
 def test_edges_of_the_grid_are_pointed_out() -> None:
     result = fl.compare(_task(), [fl.FedAvg(lr=1.0)], rounds=3, grid=[1e-3, 1e-4], metric="loss")
-    assert "0.001, an edge of the grid" in result.notes()[0]
+    assert "0.001, an edge of the grid" in result.notes()[1]
+    assert "at the centralised solution" in result.notes()[0]
 
 
 def test_wrong_calls() -> None:

@@ -99,7 +99,11 @@ def test_agnostic_of_a_network_weighs_client_gradients(device: str) -> None:
 
 
 def test_agnostic_training_serves_the_worst_client_better() -> None:
-    base = uneven()
+    network = uneven()
+    base = fl.Task(
+        fl.models.softmax_regression(5, 3), "cross_entropy", network.data, network.split, l2=0.01,
+        dtype=torch.float64,
+    )  # fmt: skip
     even = fl.train(base, fl.FedSGD(lr=0.5), rounds=300, eval_every=300)
     worst = float(base.client_losses(even.x).max())
     task = fl.problems.agnostic(base)
@@ -275,3 +279,119 @@ def test_recorded_mappings_are_bitwise_those_of_vmap(name: str) -> None:
         exact = plain.grads(point, block, None, z.new_zeros(3, 0))[0]
         assert all(torch.equal(g, exact) for g in found)
     assert len(task._grads) == 2
+
+
+def test_agnostic_of_clients_that_share_samples() -> None:
+    rng = np.random.default_rng(0)
+    data = (torch.tensor(rng.normal(size=(12, 3))), torch.tensor(rng.integers(0, 2, 12)))
+    base = fl.Task(
+        fl.models.mlp(3, 2), "cross_entropy", data, [range(2, 9), range(5, 11)], dtype=torch.float64
+    )
+    task = fl.problems.agnostic(base)
+    z = task.start(0)[0]
+    found = -task.mapping(z)[task.players[1]]
+    torch.testing.assert_close(found, base.client_losses(z[task.players[0]]))
+
+
+def test_the_solver_does_not_take_rounding_for_a_solution() -> None:
+    one = torch.ones(1, dtype=torch.float64)
+    data = [torch.ones(1, 1, dtype=torch.float64)]
+
+    def f(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return (torch.log(x) * a - 5 * x - y * y).sum()
+
+    task = fl.SaddleTask.of(f, data, one, one)
+    with pytest.raises(fl.FairleadError, match="strongly convex-concave"):
+        saddle_point(task)
+
+
+def test_statistics_of_the_run_count_in_residual_and_gap() -> None:
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(40) < 0.4, 1.0, -1.0)
+    data = (torch.tensor(rng.normal(2.0, 3.0, (40, 3))), torch.tensor(y))
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
+    base = fl.Task(
+        model, "logistic", data, [range(20), range(20, 40)], test=data, dtype=torch.float64
+    )
+    task = fl.problems.auc_maximization(base)
+    run = fl.train(task, fl.FedAvg(lr=0.01), rounds=4, steps=2, batch_size=10)
+    exact = task.residual(run.x, "uniform", run.session.buffers).norm()
+    assert run.history.last("residual_norm") == float(exact)
+    assert float((exact - task.residual(run.x).norm()).abs()) > 1e-3
+
+
+def test_client_losses_of_a_saddle_task_have_its_objective_as_mean() -> None:
+    one = torch.ones(1, dtype=torch.float64)
+    data = [torch.ones(2, 1, dtype=torch.float64)]
+    task = fl.SaddleTask.of(lambda x, y, a: (a * x * y).sum(), data, one, one, l2=0.5)
+    z = torch.tensor([2.0, 3.0], dtype=torch.float64)
+    assert float(task.client_losses(z).mean()) == float(task.objective(z))
+
+
+def test_frozen_parameters_do_not_count_in_the_ridge_term() -> None:
+    base = uneven()
+    model = base.model
+    next(iter(model.parameters())).requires_grad_(False)
+    other = fl.Task(
+        model, "cross_entropy", base.data, base.split, l2=0.3, noise=0.2, dtype=torch.float64
+    )
+    task = fl.problems.agnostic(other)
+    z = task.start(0)[0]
+    assert task.noise == 0.2
+    objective = float(other.objective(z[task.players[0]]))
+    assert float(task.objective(z)) == pytest.approx(objective, rel=1e-12)
+
+
+def test_saddle_problems_that_make_no_sense_are_refused() -> None:
+    data = (torch.randn(4, 2), torch.tensor([1.0, -1.0, 1.0, -1.0]))
+    two = fl.Task(nn.Linear(2, 2), lambda o, y: o.sum(1), data, [range(4)])
+    with pytest.raises(fl.FairleadError, match="one output"):
+        fl.problems.auc_maximization(two)
+    column = fl.Task(nn.Linear(2, 1), "squared", (data[0], data[1][:, None]), [range(4)])
+    with pytest.raises(fl.FairleadError, match="one number a sample"):
+        fl.problems.auc_maximization(column)
+    for make in (fl.problems.agnostic, fl.problems.auc_maximization):
+        with pytest.raises(fl.FairleadError, match="saddle problem already"):
+            make(fl.problems.quadratic_game())
+    zero = torch.zeros(2)
+    with pytest.raises(fl.FairleadError, match="sum to 0: on a simplex"):
+        fl.SaddleTask.of(
+            lambda x, y, a: (x * y).sum() * a, [torch.ones(1)], zero, zero, simplex=True
+        )
+    once = fl.Catalyst(fl.FedAvg(lr=0.1))
+    with pytest.raises(fl.FairleadError, match="Catalyst around Catalyst"):
+        fl.Catalyst(once)
+    with pytest.raises(fl.FairleadError, match="no momentum"):
+        fl.ExtraStep(lr=0.1, momentum=0.9)
+
+
+def test_projection_of_large_and_lost_numbers() -> None:
+    simplex = Simplex(slice(0, 3))
+    assert simplex.project(torch.tensor([3e7, 1.0, 0.0])).tolist() == [1, 0, 0]
+    assert simplex.project(torch.tensor([float("nan"), 1.0, 0.0])).isnan().any()
+    run = fl.train(_distances(), fl.MirrorProx(lr=1e300), rounds=5, steps=1)
+    assert run.stopped == "diverged"
+
+
+def test_agnostic_of_a_task_with_a_known_optimum_compares() -> None:
+    task = fl.problems.agnostic(fl.problems.random_quadratics(clients=3, dim=2))
+    result = fl.compare(task, [fl.MirrorProx(lr=0.1)], rounds=2, steps=1)
+    assert result.metric == "residual_norm"
+
+
+def test_a_run_with_another_inner_method_is_not_resumed() -> None:
+    task = fl.problems.quadratic_game()
+    run = fl.train(task, fl.Catalyst(fl.ScaffoldS(lr=0.1)), rounds=2, steps=2)
+    with pytest.raises(fl.FairleadError, match="another method"):
+        fl.train(task, fl.Catalyst(fl.Scaffold(lr=0.1)), rounds=4, steps=2, resume=run)
+
+
+def test_a_given_module_stays_the_users() -> None:
+    mine = nn.Linear(2, 1)
+    data = [torch.randn(4, 2, dtype=torch.float64)]
+
+    def play(x: nn.Module, y: nn.Module, a: torch.Tensor) -> torch.Tensor:
+        return (x(a) * y(a)).sum(1)
+
+    fl.SaddleTask(mine, lambda: nn.Linear(2, 1), play, data, [range(4)], dtype=torch.float64)
+    assert mine.weight.dtype == torch.float32

@@ -73,6 +73,51 @@ def test_recorded_gradients_are_bitwise_those_of_vmap() -> None:
     assert not plain._grads
 
 
+def test_recording_leaves_out_nothing_that_matters() -> None:
+    """A factor 1.0 that makes numbers of integers, layers that draw numbers, and convolutions."""
+    rng = np.random.default_rng(0)
+    x, y = torch.tensor(rng.normal(size=(8, 3, 6, 6))), torch.tensor(rng.integers(0, 3, 8))
+    head = [nn.Flatten(), nn.LazyLinear(3, dtype=torch.float64)]
+    models = {
+        "conv": nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), *head),
+        "pool": nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 3)),
+        "norm": nn.Sequential(nn.Flatten(), nn.LayerNorm(108), nn.GELU(), nn.Linear(108, 3)),
+    }
+    models["conv"].double()(x)
+    for name, model in models.items():
+        pair = [fl.Task(model, "cross_entropy", (x, y), [range(4), range(4, 8)], dtype=torch.float64)
+                for _ in range(2)]  # fmt: skip
+        pair[1].recordable = False
+        point = pair[0].start(0)[0].expand(2, -1)
+        block = pair[0].samples(torch.arange(2), torch.arange(3).expand(2, 3))
+        for _ in range(6):
+            one, two = (t.grads(point, block, None, point.new_zeros(2, 0))[0] for t in pair)
+            assert torch.equal(one, two), name
+        assert pair[0]._grads, name
+
+    def odd(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return output[:, 0] * (1 - (y > 1) * 1.0)
+
+    task = fl.Task(
+        nn.Sequential(nn.Flatten(), nn.Linear(108, 1)), odd, (x, y), [range(8)], record=True, dtype=torch.float64
+    )  # fmt: skip
+    block = task.samples(torch.tensor([0]), torch.arange(8)[None])
+    start = task.start(0)[0]
+    found = [task.grads(start, block, None, start.new_zeros(1, 0))[0] for _ in range(6)]
+    assert all(torch.equal(g, found[0]) for g in found)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_layers_that_draw_numbers_are_not_recorded() -> None:
+    model = nn.Sequential(nn.FractionalMaxPool2d(2, output_size=2), nn.Flatten(), nn.Linear(12, 3))
+    x, y = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 2, 0])
+    task = fl.Task(model, "cross_entropy", (x, y), [range(4)])
+    block = task.samples(torch.tensor([0]), torch.arange(4)[None])
+    start = task.start(0)[0]
+    found = [task.grads(start, block, None, start.new_zeros(1, 0))[0] for _ in range(12)]
+    assert any(not torch.equal(g, found[-1]) for g in found[5:])
+
+
 def test_models_with_python_of_their_own_are_not_recorded() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:

@@ -50,14 +50,16 @@ from fairlead.algorithms import (
 from fairlead.citations import cite
 from fairlead.compare import Comparison, compare
 from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
-from fairlead.data import sources, splits
+from fairlead.data import features, sources, splits
 from fairlead.data.batches import Batches, Geometric
+from fairlead.data.images import Images
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
 from fairlead.losses import Whole
 from fairlead.saddle import SaddleTask
 from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
+from fairlead.solve import minimize, saddle_point
 from fairlead.task import Task
 from fairlead.train import Run, train
 
@@ -97,6 +99,7 @@ __all__ = [
     "Geometric",
     "History",
     "Identity",
+    "Images",
     "Memory",
     "Mime",
     "MimeLite",
@@ -124,9 +127,12 @@ __all__ = [
     "Whole",
     "cite",
     "compare",
+    "features",
     "losses",
+    "minimize",
     "models",
     "problems",
+    "saddle_point",
     "schedules",
     "sources",
     "splits",

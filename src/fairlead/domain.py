@@ -25,10 +25,13 @@ class Simplex:
     def project(self, z: Tensor) -> Tensor:
         """The nearest point of the set (Held, Wolfe and Crowder 1974: shift, and cut off at zero)."""
         y = z[self.part]
+        y = y - y.max()  # the nearest point is the same, and large numbers lose no digits
         down = y.sort(descending=True).values
         count = torch.arange(1, len(y) + 1, device=z.device, dtype=z.dtype)
         shifts = (down.cumsum(0) - 1) / count
-        kept = (down > shifts).sum() - 1  # how many coordinates stay positive, less one
+        kept = ((down > shifts).sum() - 1).clamp(
+            min=0
+        )  # how many coordinates stay positive, less one
         return self._with(z, (y - shifts.gather(0, kept[None])).clamp(min=0))
 
     def step(self, z: Tensor, g: Tensor, geometry: Geometry, ratio: float = 1.0) -> Tensor:

@@ -54,7 +54,7 @@ def sums(
     whole = {name: metric for name, metric in metrics.items() if isinstance(metric, Whole)}
     task.model.eval()
     for part, w in zip(rows.split(block), weights.split(block), strict=True):
-        batch = tuple(t.index_select(0, part) for t in data)
+        batch = task.prepared(task.taken(data, part))
         output = functional_call(task.model, named, batch[: task.inputs])
         targets = batch[task.inputs :]
         found["loss"] = found["loss"] + task.loss(output, *targets) @ w
@@ -87,11 +87,11 @@ def client_losses(task: Task, x: Tensor, buffers: Tensor | None = None) -> Tenso
     task.model.eval()
     losses = []
     for rows in task.order.split(4096):
-        batch = tuple(t.index_select(0, rows) for t in task.data)
+        batch = task.prepared(task.taken(task.data, rows))
         output = functional_call(task.model, named, batch[: task.inputs])
         losses.append(task.loss(output, *batch[task.inputs :]))
     task.model.train()
     sizes = torch.from_numpy(task.sizes).to(task.device)
     owner = torch.repeat_interleave(torch.arange(task.clients, device=task.device), sizes)
     total = x.new_zeros(task.clients).index_add(0, owner, torch.cat(losses))
-    return total / sizes + task.l2 / 2 * (x @ x)
+    return total / sizes + task.l2 / 2 * (task.turned(x) @ x)

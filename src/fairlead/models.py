@@ -1,14 +1,28 @@
-"""Models by name; each is a function that makes an `nn.Module`, so that seeds decide weights."""
+"""Models by name; each function returns a maker of an `nn.Module`, so that a run's seed decides weights.
+
+Weights are always drawn on the CPU and then moved: they are the same on every device. Images come as
+(B, C, H, W) numbers, text as (B, T) codes. `norm` is "none", "group" or "batch".
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairlead.errors import unknown
+
+Maker: TypeAlias = Callable[[], nn.Module]
+Norm: TypeAlias = Literal["none", "group", "batch"]
 
 
-def softmax_regression(inputs: int, classes: int, zero: bool = True) -> Callable[[], nn.Module]:
+def softmax_regression(inputs: int, classes: int, zero: bool = True) -> Maker:
     """A linear model on flattened inputs, started at zero unless asked otherwise."""
 
     def make() -> nn.Module:
@@ -21,10 +35,10 @@ def softmax_regression(inputs: int, classes: int, zero: bool = True) -> Callable
     return make
 
 
-def mlp(*widths: int) -> Callable[[], nn.Module]:
+def mlp(*widths: int) -> Maker:
     """Fully connected layers with ReLU between them: `mlp(784, 300, 300, 10)`.
 
-    >>> sum(p.numel() for p in mlp(784, 300, 300, 10)().parameters())
+    >>> count(mlp(784, 300, 300, 10))
     328810
     """
 
@@ -35,3 +49,184 @@ def mlp(*widths: int) -> Callable[[], nn.Module]:
         return nn.Sequential(*layers[:-1])
 
     return make
+
+
+def femnist_cnn(classes: int = 62, norm: Norm = "none", side: int = 28) -> Maker:
+    """Two 5 × 5 convolutions (32 and 64 channels) with pooling, and a layer of 512, for grey images.
+
+    >>> count(femnist_cnn())
+    1690046
+    """
+
+    def make() -> nn.Module:
+        width = 64 * (side // 4) ** 2
+        return nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2), *_norm(norm, 32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2), *_norm(norm, 64), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(width, 512), nn.ReLU(), nn.Linear(512, classes),
+        )  # fmt: skip
+
+    return make
+
+
+def cifar_cnn(classes: int = 10, norm: Norm = "none", dropout: float = 0.0) -> Maker:
+    """The two-convolution network of the pfl benchmark on CIFAR-10; its dropout is off by default.
+
+    >>> count(cifar_cnn())
+    1626442
+    """
+
+    def make() -> nn.Module:
+        drop = [nn.Dropout(dropout)] if dropout else []
+        return nn.Sequential(
+            nn.Conv2d(3, 32, 3), *_norm(norm, 32), nn.ReLU(),
+            nn.Conv2d(32, 64, 3), *_norm(norm, 64), nn.ReLU(), nn.MaxPool2d(2), *drop,
+            nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(), *drop, nn.Linear(128, classes),
+        )  # fmt: skip
+
+    return make
+
+
+def vgg11(classes: int = 10, norm: Norm = "none") -> Maker:
+    """VGG-11 for 32 × 32 images with three fully connected layers (FedPVR's experiments).
+
+    >>> count(vgg11()), count(vgg11(100))
+    (9750922, 9797092)
+    """
+
+    def make() -> nn.Module:
+        layers: list[nn.Module] = []
+        channels = 3
+        for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
+            if width == 0:
+                layers.append(nn.MaxPool2d(2))
+                continue
+            layers += [nn.Conv2d(channels, width, 3, padding=1), *_norm(norm, width), nn.ReLU()]
+            channels = width
+        layers += [nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(512, classes))
+
+    return make
+
+
+class Residual(nn.Module):
+    """Two 3 × 3 convolutions and a shortcut, by a 1 × 1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=norm == "none"), *_norm(norm, outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=norm == "none"), *_norm(norm, outputs),
+        )  # fmt: skip
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Sequential() if same else nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride, bias=norm == "none"), *_norm(norm, outputs)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet8(classes: int = 10, norm: Norm = "group") -> Maker:
+    """ResNet-8 for 32 × 32 images, by default with GroupNorm of two groups (FedPVR's experiments).
+
+    >>> count(resnet8()), count(resnet8(norm="batch"))
+    (78042, 78042)
+    """
+
+    def make() -> nn.Module:
+        stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=norm == "none"), *_norm(norm, 16), nn.ReLU()]
+        blocks = [Residual(n, m, s, norm) for n, m, s in ((16, 16, 1), (16, 32, 2), (32, 64, 2))]
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes)]
+        return nn.Sequential(*stem, *blocks, *head)
+
+    return make
+
+
+class CharGRU(nn.Module):
+    """The next character by a gated recurrent unit, written out because vmap knows no `nn.GRU`."""
+
+    def __init__(self, characters: int, embed: int, hidden: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(characters, embed)
+        self.inside, self.across = nn.Linear(embed, 3 * hidden), nn.Linear(hidden, 3 * hidden)
+        self.head = nn.Linear(hidden, characters)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        moves = self.inside(self.embed(codes.long()))
+        h = torch.zeros_like(self.across.weight[0]).expand(len(codes), -1)
+        for move in moves.unbind(1):
+            a, b = move.chunk(3, -1), self.across(h).chunk(3, -1)
+            reset, keep = torch.sigmoid(a[0] + b[0]), torch.sigmoid(a[1] + b[1])
+            h = keep * h + (1 - keep) * torch.tanh(a[2] + reset * b[2])
+        return self.head(h)
+
+
+def char_gru(characters: int, embed: int = 8, hidden: int = 64) -> Maker:
+    """A small recurrent network that reads characters and predicts the next one.
+
+    >>> count(char_gru(30))
+    16398
+    """
+    return partial(CharGRU, characters, embed, hidden)
+
+
+class Attention(nn.Module):
+    """A transformer layer that looks backwards only, its norms before attention and network."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.looks, self.gathers = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.thinks = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        parts = self.looks(self.before(x)).view(b, t, 3, self.heads, d // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(d / self.heads)
+        later = torch.ones(t, t, dtype=torch.bool, device=x.device).triu(1)
+        seen = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+        x = x + self.gathers(seen.transpose(1, 2).reshape(b, t, d))
+        return x + self.thinks(self.after(x))
+
+
+class CharTransformer(nn.Module):
+    """The next character by attention to those before it."""
+
+    def __init__(self, characters: int, length: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Embedding(characters, width), nn.Embedding(length, width)
+        self.layers = nn.Sequential(*(Attention(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, characters)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        x = self.embed(codes.long()) + self.place.weight[: codes.shape[1]]
+        return self.head(self.norm(self.layers(x)[:, -1]))
+
+
+def char_transformer(
+    characters: int, length: int = 80, width: int = 64, heads: int = 4, layers: int = 2
+) -> Maker:
+    """A small transformer that reads up to `length` characters and predicts the next one.
+
+    >>> count(char_transformer(30))
+    109086
+    """
+    return partial(CharTransformer, characters, length, width, heads, layers)
+
+
+def count(make: Maker) -> int:
+    """How many trained parameters a model has."""
+    return sum(p.numel() for p in make().parameters() if p.requires_grad)
+
+
+def _norm(kind: Norm, channels: int) -> list[nn.Module]:
+    if kind not in ("none", "group", "batch"):
+        raise unknown("norm", kind, ["none", "group", "batch"])
+    layer = {"group": partial(nn.GroupNorm, 2), "batch": nn.BatchNorm2d}
+    return [] if kind == "none" else [layer[kind](channels)]

@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     COMPRESS = 5
     STEPS = 6
     LARGE_BATCH = 7
+    AUGMENT = 8
 
 
 def philox(

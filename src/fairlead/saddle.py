@@ -6,6 +6,7 @@ FedAvg on it is FedAvg-S, and every method written for gradients runs.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,6 +72,12 @@ class SaddleTask(Task):
 
         fixed = isinstance(x, nn.Module) and isinstance(y, nn.Module)
         super().__init__(pair() if fixed else pair, value, data, clients, **settings)
+        weights = self.start()[0][self.players[1]]
+        if simplex and (float(weights.min()) < 0 or abs(float(weights.sum()) - 1) > 1e-5):
+            raise FairleadError(
+                f"y starts at weights that sum to {float(weights.sum()):.3g}: on a simplex take "
+                "positive weights that sum to one, such as 1/N each"
+            )
 
     @classmethod
     def of(
@@ -114,18 +121,29 @@ class SaddleTask(Task):
         self.flip[first:] = -1
         self.domain = Simplex(self.players[1]) if self.simplex else None
         self.judge = None if self.judge is None else self.judge.to(device, dtype)
-        self.recordable = self._pure_loss  # `record` says so of what the players play for
+        changing = self.buffer_dim > 0 or self.draws_masks
+        self.recordable = self._pure_loss and not changing  # what they play for, `record` tells
 
-    def mapping(self, z: Tensor, weighting: str | Sequence[float] = "uniform") -> Tensor:
+    def mapping(
+        self,
+        z: Tensor,
+        weighting: str | Sequence[float] = "uniform",
+        buffers: Tensor | None = None,
+    ) -> Tensor:
         """G(z) of the whole objective."""
         leaf = z.detach().requires_grad_()
         with torch.enable_grad():
-            (g,) = torch.autograd.grad(self.objective(leaf, weighting), leaf)
+            (g,) = torch.autograd.grad(self.objective(leaf, weighting, buffers), leaf)
         return self.turned(g)
 
-    def residual(self, z: Tensor, weighting: str | Sequence[float] = "uniform") -> Tensor:
+    def residual(
+        self,
+        z: Tensor,
+        weighting: str | Sequence[float] = "uniform",
+        buffers: Tensor | None = None,
+    ) -> Tensor:
         """G(z), or on a simplex z − P(z − G(z)): zero just at the saddle points."""
-        g = self.mapping(z, weighting)
+        g = self.mapping(z, weighting, buffers)
         return g if self.domain is None else z - self.domain.project(z - g)
 
     def client_weights(self, weighting: str | Sequence[float] = "uniform") -> NDArray[np.float64]:
@@ -146,7 +164,8 @@ class SaddleTask(Task):
     def recorded(self, weighting: str | Sequence[float], objective: bool) -> list[str]:
         known = super().recorded(weighting, objective) + ["residual_norm"] * objective
         if self.judge is not None:
-            known = [*self.judge.recorded("uniform", False), *known]
+            tested = ["test_loss", *self.judge.metrics] if self.judge.test is not None else []
+            known = [*tested, *known]
         return known + ["x_distance", "y_distance"] * self.knows_optimum(weighting)
 
     def evaluate(
@@ -158,7 +177,7 @@ class SaddleTask(Task):
     ) -> dict[str, float]:
         found = super().evaluate(x, buffers, weighting, objective)
         if objective:
-            found["residual_norm"] = float(self.residual(x, weighting).norm())
+            found["residual_norm"] = float(self.residual(x, weighting, buffers).norm())
         if "distance" in found and self.optimum is not None:
             for name, part in zip("xy", self.players, strict=True):
                 found[f"{name}_distance"] = float((x - self.optimum)[part].norm())
@@ -168,19 +187,21 @@ class SaddleTask(Task):
             ours, best = x.clone(), self.optimum.clone()
             ours[self.players[1]], best[self.players[1]] = best[self.players[1]], x[self.players[1]]
             with torch.no_grad():  # ours is (x, y*), best is (x*, y)
-                gap = self.objective(ours, weighting) - self.objective(best, weighting)
+                gap = self.objective(ours, weighting, buffers) - self.objective(
+                    best, weighting, buffers
+                )
             found["gap"] = float(gap)
         return found
 
     def _judged(self, judge: Task, z: Tensor, buffers: Tensor | None) -> dict[str, float]:
         x = z[: judge.dim]
         with torch.no_grad():
-            found = held_out(judge, x, buffers if judge.buffer_dim else None)
+            found = held_out(judge, x, None if buffers is None else buffers[: judge.buffer_dim])
         return {name: float(value) for name, value in found.items()}
 
 
 def _module(given: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    return given if isinstance(given, nn.Module) else given()
+    return copy.deepcopy(given) if isinstance(given, nn.Module) else given()
 
 
 class Vector(nn.Module):

@@ -76,7 +76,8 @@ def saddle_point(
         return exact.turned(g)
 
     def residual(z: Tensor) -> Tensor:
-        return z - project(z - mapping(z, graph=True))
+        g = mapping(z, graph=True)
+        return g if exact.domain is None else z - project(z - g)
 
     z, step = exact.start()[0], 1.0
     for _ in range(100):
@@ -94,6 +95,8 @@ def saddle_point(
             size = float(f.norm())
             if size <= tolerance:
                 return z.detach().to(task.dtype)
+            if not size < float("inf"):
+                break
             jacobian = torch.autograd.functional.jacobian(residual, z)
         move = torch.linalg.lstsq(torch.as_tensor(jacobian), f[:, None]).solution[:, 0]
         z, f = z.detach(), f.detach()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -18,33 +18,21 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fairlead.data.checks import check_data, check_model, check_signs, check_split
+from fairlead.data.checks import as_tensor, check_data, check_model, check_signs, check_split
+from fairlead.data.images import Transform
 from fairlead.data.splits import Split
 from fairlead.domain import Simplex
 from fairlead.errors import FairleadError, unknown
 from fairlead.evaluation import client_losses, client_weights, held_out, sums
 from fairlead.layout import Layout
-from fairlead.losses import LOSSES, METRICS, Loss, Metric, Whole, value
+from fairlead.losses import LOSSES, METRICS, Loss, Metric, Whole
+from fairlead.making import Function, Made
 from fairlead.trace import TRACE_AFTER, is_traceable, traced
 
 Block: TypeAlias = tuple[Tensor, ...]
 
 
-class _Function(nn.Module):
-    """A function f(v, *sample) of a vector as a model whose output is its value."""
-
-    def __init__(self, f: Callable[..., Tensor], start: Tensor, batched: bool) -> None:
-        super().__init__()
-        self.f, self.batched = f, batched
-        self.v = nn.Parameter(start.clone())
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        if self.batched:
-            return self.f(self.v, *batch)
-        return vmap(self.f, in_dims=(None, *(0 for _ in batch)))(self.v, *batch)
-
-
-class Task:
+class Task(Made):
     """A model, a per-sample loss, data and their split among clients.
 
     model: an `nn.Module` (its present weights are the start), or a function that makes one,
@@ -56,6 +44,10 @@ class Task:
         `fl.Whole(…)` of one that needs all outputs at once, such as `fl.losses.auc`.
     l2: adds l2/2·‖x‖² to every client's objective (for a saddle task l2/2·(‖x‖² − ‖y‖²)).
     noise: standard deviation of Gaussian noise added to every coordinate of step gradients.
+    transform: makes numbers of the inputs where they are used, see `fl.Images`.
+    keep: where the data lie. "device" brings them there; "host" leaves them, also memory-mapped arrays
+        (`np.load(file, mmap_mode="r")`), and brings each step's samples while the one before is
+        computed. By default mapped arrays and what is too large for the device stay.
     optimum: the minimizer for uniform weights, if it is known; then runs record the distance to it.
     record: whether the loss depends on its arguments alone, so that its operators may be recorded
         (see `fairlead.trace`); by default only the named losses are taken to.
@@ -80,6 +72,8 @@ class Task:
         metrics: Mapping[str, Metric | Whole] | None = None,
         l2: float = 0.0,
         noise: float = 0.0,
+        transform: Transform | None = None,
+        keep: Literal["auto", "device", "host"] = "auto",
         optimum: Tensor | None = None,
         record: bool | None = None,
         dtype: torch.dtype = torch.float32,
@@ -98,13 +92,15 @@ class Task:
         known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
         self.metrics = dict(known if metrics is None else metrics)
         self.inputs = 1  # how many of the data tensors the model takes; the rest goes to the loss
-        if isinstance(model, _Function):
+        if isinstance(model, Function):
             self.inputs = len(data)
         self.split = clients if isinstance(clients, Split) else Split.of(clients)
-        self.data = tuple(torch.as_tensor(t) for t in data)
-        self.test = None if test is None else tuple(torch.as_tensor(t) for t in test)
+        self.transform, self.keep = transform, keep
+        self.mapped = any(isinstance(t, np.memmap) for t in data)
+        self.data = tuple(as_tensor(t) for t in data)
+        self.test = None if test is None else tuple(as_tensor(t) for t in test)
         self.optimum = optimum
-        check_data("data", self.data)
+        check_data("data", self.data, values=not self.mapped)
         if self.test is not None:
             check_data("test data", self.test)
         check_split(self.split, len(self.data[0]))
@@ -117,47 +113,6 @@ class Task:
         check_model(self, loss == "cross_entropy")
 
     # -- construction ---------------------------------------------------------------------------
-
-    @classmethod
-    def from_function(
-        cls,
-        f: Callable[..., Tensor],
-        data: Sequence[Tensor],
-        start: Tensor,
-        clients: Split | Sequence[ArrayLike] | None = None,
-        **settings: Any,
-    ) -> Task:
-        """A task from f(x, *sample) → a number, with one sample a client unless `clients` says
-        otherwise.
-
-        >>> b = torch.tensor([[1.0], [3.0]])
-        >>> task = Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
-        >>> task.clients, task.objective(torch.zeros(1))
-        (2, tensor(2.5000))
-        """
-        owners = [[i] for i in range(len(data[0]))] if clients is None else clients
-        model = _Function(f, start, batched=False)
-        settings.setdefault("dtype", start.dtype)
-        return cls(model, value, data, owners, **settings)
-
-    @classmethod
-    def from_functions(
-        cls, functions: Sequence[Callable[[Tensor], Tensor]], start: Tensor, **settings: Any
-    ) -> Task:
-        """A task from one function of the vector a client; these run one client at a time.
-
-        >>> task = Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
-        >>> task.objective(torch.ones(2))
-        tensor(2.)
-        """
-
-        def values(v: Tensor, ids: Tensor) -> Tensor:
-            return torch.stack([functions[int(i)](v) for i in ids])
-
-        ids = torch.arange(len(functions))
-        settings.setdefault("dtype", start.dtype)
-        model = _Function(values, start, batched=True)
-        return cls(model, value, [ids], ids[:, None].tolist(), **settings)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -177,23 +132,37 @@ class Task:
         self.model = model.to(device=self.device, dtype=dtype).train()
         self.layout = Layout(model)
         self.dim, self.buffer_dim = self.layout.dim, self.layout.buffer_dim
-        self.data = tuple(self._cast(t) for t in self.data)
+        self.store = torch.device("cpu") if self._stays(device) else device
+        if self.store == device and not self.mapped:
+            self.data = tuple(self._cast(t) for t in self.data)
         self.test = None if self.test is None else tuple(self._cast(t) for t in self.test)
         self.optimum = None if self.optimum is None else self._cast(self.optimum)
-        self.order = torch.from_numpy(self.split.order).to(self.device)
-        self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.device)
+        self.order = torch.from_numpy(self.split.order).to(self.store)
+        self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.store)
         norms = nn.modules.batchnorm._NormBase
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
         random = nn.modules.dropout._DropoutNd
         self.draws_masks = any(isinstance(m, random) for m in model.modules())
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
-        self.stackable = not (isinstance(model, _Function) and model.batched)
-        self.recordable = self._pure_loss and (is_traceable(model) or isinstance(model, _Function))
+        self.stackable = not any(isinstance(m, Function) and m.batched for m in model.modules())
+        self.recordable = self._pure_loss and (is_traceable(model) or isinstance(model, Function))
         if self.optimum is not None and self.optimum.shape != (self.dim,):
             raise FairleadError(
                 f"the optimum has shape {tuple(self.optimum.shape)}: give a vector of {self.dim}"
             )
         self._forget()
+
+    def _stays(self, device: torch.device) -> bool:
+        """Whether the data stay in the host's memory or files."""
+        if self.keep != "auto" or device.type == "cpu":
+            return self.keep == "host" or device.type == "cpu"
+        size = sum(t.numel() * t.element_size() for t in self.data)
+        return self.mapped or size > torch.cuda.mem_get_info(device)[0] / 2
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it pays to bring samples while others are computed on."""
+        return self.mapped or self.store != self.device
 
     def _forget(self) -> None:
         self._grads: dict[Any, Callable[..., Any]] = {}
@@ -241,10 +210,22 @@ class Task:
 
     # -- the oracle -----------------------------------------------------------------------------
 
-    def samples(self, client: Tensor, index: Tensor) -> Block:
-        """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …)."""
+    def samples(self, client: Tensor, index: Tensor, keys: Tensor | None = None) -> Block:
+        """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …). The
+        transform makes numbers of them, and with `keys` augments them."""
         rows = self.order[(self._first[client][:, None] + index).reshape(-1)]
-        return tuple(t.index_select(0, rows).unflatten(0, index.shape) for t in self.data)
+        block = tuple(t.unflatten(0, index.shape) for t in self.taken(self.data, rows))
+        return self.prepared(block, keys)
+
+    def taken(self, data: Block, rows: Tensor) -> Block:
+        """Some rows of data, on the task's device; `rows` lie where the data lie."""
+        return tuple(self._cast(t.index_select(0, rows.to(t.device))) for t in data)
+
+    def prepared(self, block: Block, keys: Tensor | None = None) -> Block:
+        """Samples as the model takes them, whatever the transform makes of them."""
+        if self.transform is None:
+            return block
+        return self.transform(block[0], self.dtype, keys), *block[1:]
 
     def losses(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
         """A loss a sample, and the buffers after the pass."""
@@ -304,7 +285,7 @@ class Task:
     ) -> tuple[Tensor, Tensor]:
         """The full local gradients of S clients, with at most `limit` samples at a time, and the
         buffers after the pass."""
-        sizes, owners = self.sizes[clients], torch.from_numpy(clients).to(self.device)
+        sizes, owners = self.sizes[clients], torch.from_numpy(clients).to(self.store)
         n = torch.from_numpy(sizes).to(self.device)[:, None]
         largest = int(sizes.max())  # a model that mixes samples sees all of a client's at once
         width = largest if self.mixes_samples else max(1, min(largest, limit // len(sizes)))
@@ -312,7 +293,7 @@ class Task:
         for first in range(0, int(sizes.max()), width):
             index = first + torch.arange(width, device=self.device).expand(len(sizes), width)
             weights = (index < n).to(self.dtype) / n
-            block = self.samples(owners, torch.where(index < n, index, 0))
+            block = self.samples(owners, torch.where(index < n, index, 0).to(self.store))
             g, buffers = self.grads(x, block, weights, buffers)
             total = total + g
         return self.regularised(torch.as_tensor(total), x), buffers
@@ -322,9 +303,9 @@ class Task:
     ) -> tuple[Tensor, Tensor]:
         """The full local gradient of one client, block by block, and the buffers after it."""
         n = int(self.sizes[client])
-        owner = torch.tensor([client], device=self.device)
+        owner = torch.tensor([client], device=self.store)
         total: Tensor | float = 0.0
-        for index in torch.arange(n, device=self.device).split(n if self.mixes_samples else limit):
+        for index in torch.arange(n, device=self.store).split(n if self.mixes_samples else limit):
             block = tuple(t[0] for t in self.samples(owner, index[None]))
             g, buffers = self.grad_block(x, block, buffers)
             total = total + len(index) / n * g

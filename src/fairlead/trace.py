@@ -23,7 +23,8 @@ TRACE_AFTER = 4  # calls of one shape before it is recorded: recording costs abo
 
 def is_traceable(model: nn.Module) -> bool:
     """Whether a model's operators depend on shapes alone."""
-    own = all(type(m).__module__.startswith("torch.nn.") for m in model.modules())
+    ours = ("torch.nn.", "fairlead.models")
+    own = all(type(m).__module__.startswith(ours) for m in model.modules())
     random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
     return own and not random and not any(True for _ in model.buffers())
 
@@ -41,7 +42,10 @@ def traced(
         return run(*full)[0]
 
     example = [arguments[place] for place in given]
-    graph = simplified(make_fx(gradient)(*example), example)
+    recorded = make_fx(gradient)(*example)
+    if any(_draws(node) for node in recorded.graph.nodes):
+        return run  # a recording would draw the same again
+    graph = simplified(recorded, example)
 
     def replay(*full: Tensor | None) -> tuple[Tensor, Tensor]:
         buffers = full[2]
@@ -63,10 +67,10 @@ def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
         inputs = [n for n in node.all_input_nodes if n not in constant]
         if node.op == "call_function" and (node.target in ONES or (node.args and not inputs)):
             constant.add(node)
-        elif (
-            node.target in SAME and values.kept[node.args[0]].shape == values.kept[node].shape
-        ) or (node.target, *node.args[1:]) in UNITS:
-            node.replace_all_uses_with(node.args[0])
+        elif node.target in SAME or (node.target, *node.args[1:]) in UNITS:
+            before, after = values.kept[node.args[0]], values.kept[node]
+            if (before.shape, before.dtype) == (after.shape, after.dtype):
+                node.replace_all_uses_with(node.args[0])
     for number, node in enumerate(constant):
         if any(user not in constant for user in node.users):
             module.register_buffer(f"constant_{number}", values.kept[node])
@@ -75,6 +79,10 @@ def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
+
+
+def _draws(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _changes_in_place(node: Node) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, State
-from fairlead.data.batches import Batches, BatchTable
+from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.engine.clients import Counters
 from fairlead.engine.ledger import Ledger
 from fairlead.engine.simulate import Mode, Session, Simulate
@@ -99,7 +99,7 @@ def train(
     rounds: int,
     cohort: Cohorts = None,
     batch_size: int | float | None = None,
-    steps: int | Sequence[int] | None = None,
+    steps: int | Sequence[int] | Geometric | None = None,
     epochs: int | None = None,
     replacement: bool = False,
     drop_last: bool = False,
@@ -250,8 +250,12 @@ def _check_resume(
         raise FairleadError(
             f"the run to resume diverged or has {run.rounds} rounds already: ask for more"
         )
+    kept = algorithm.init(task.start(seed)[0]).tensors().keys()
     same = (type(run.algorithm), run.session.seed, run.task.dim, run.task.clients)
-    if same != (type(algorithm), seed, task.dim, task.clients):
+    if (
+        same != (type(algorithm), seed, task.dim, task.clients)
+        or kept != run.state.tensors().keys()
+    ):
         raise FairleadError(
             "the run to resume has another method, seed or task: resume with its own"
         )

@@ -3,7 +3,7 @@ the result after some inner rounds. Around SCAFFOLD-S it is SCAFFOLD-Catalyst-S,
 2021; the sign of θ(z − z̄) is plus for both players, the paper's display with a minus is a misprint.
 
 z̄: centre     theta: θ     inner_rounds: rounds of the inner method between two centres
-decrease: move on earlier, as soon as a round moves z by at most this share of what the first round after the
+decrease: move on earlier, as soon as a round moves z by less than this share of what the first round after the
     last centre moved it: the paper's "sufficient decrease" (appendix F), read off the moves because these
     cost no exchange, and shrink with ‖G(z) + θ(z − z̄)‖
 extrapolation: β of z̄ ← z + β(z − z_before), Nesterov's way for minimization; 0 in the paper
@@ -47,6 +47,10 @@ class Catalyst(Algorithm[Centred, Memory]):
     decrease: float = 0.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.method, Catalyst):
+            raise FairleadError(
+                "Catalyst around Catalyst is one with the sum of their thetas: use one"
+            )
         if self.theta < 0 or self.inner_rounds < 1 or not 0 <= self.decrease < 1:
             raise FairleadError(
                 "theta is zero or positive, inner_rounds at least 1, and decrease from 0 up to 1"

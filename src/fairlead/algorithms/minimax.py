@@ -106,6 +106,12 @@ class ExtraStep(FedAvg):
     """Extra Step Local SGD: FedAvg-S whose local steps look ahead, on the same batch."""
 
     paper: ClassVar[str] = "saddle"
+    refuses: ClassVar[Mapping[str, str]] = {"momentum": "its steps look ahead instead"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum:
+            raise FairleadError("ExtraStep takes no momentum: its steps look ahead instead")
 
     def local(self, client: Client[Any], x: Tensor) -> Drift:
         y = x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,7 +33,10 @@ def build_task(s: dict[str, Any]) -> Task:
     if s["dtype"] not in (None, "float32", "float64"):
         raise unknown("dtype", s["dtype"], ["float32", "float64"])
     given = {
-        **{key: s[key] for key in ("split", "split_value", "model", "clients", "device")},
+        **{
+            key: s[key]
+            for key in ("split", "split_value", "model", "clients", "device", "weighting", "data")
+        },
         "dtype": None if s["dtype"] is None else getattr(torch, s["dtype"]),
     }
     return make_task(s["task"], given, pairs(s["task_set"]))
@@ -46,10 +50,14 @@ def build_method(name: str, s: dict[str, Any], lr: float) -> Any:
     kind = METHODS[base]
     given = {**more, **{k: s[k] for k in METHOD_SETTINGS if s[k] is not None}}
     takes = {field.name for field in dataclasses.fields(kind)}
-    given.update({key: value for key, value in pairs(s["set"]).items() if key in takes})
+    own = pairs(s["set"])
+    if "lr" in own:
+        raise FairleadError("the step size is no setting of --set: give it as --lr or --grid")
+    given.update({key: value for key, value in own.items() if key in takes})
     if "method" in takes:  # a wrapper, whose step size and other settings are the inner method's
-        inner = build_method(given.pop("method", "scaffold-s"), {**s, "set": None}, lr)
-        return kind(inner, **{k: v for k, v in given.items() if k in takes})
+        rest = ",".join(f"{k}={json.dumps(v)}" for k, v in own.items() if k not in takes)
+        inner = build_method(str(given.pop("method", "scaffold-s")), {**s, "set": rest}, lr)
+        return _made(kind, {k: v for k, v in given.items() if k in takes} | {"method": inner})
     if "server" in takes and isinstance(given.get("server"), str):
         if given["server"] not in SERVERS:
             raise unknown("server optimizer", given["server"], SERVERS)
@@ -61,7 +69,16 @@ def build_method(name: str, s: dict[str, Any], lr: float) -> Any:
         text = given["layers"]
         given["layers"] = int(text) if text.lstrip("-").isdigit() else text.split(",")
     rate = parse(lr, s["schedule"] or more.get("schedule"), s["rounds"])
-    return kind(lr=rate, **{k: v for k, v in given.items() if k in takes})
+    return _made(kind, {k: v for k, v in given.items() if k in takes} | {"lr": rate})
+
+
+def _made(kind: Any, settings: dict[str, Any]) -> Any:
+    try:
+        return kind(**settings)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, FairleadError):
+            raise
+        raise FairleadError(f"{kind.__name__} does not take these settings: {error}") from error
 
 
 def build_methods(names: list[str], s: dict[str, Any], lr: float) -> dict[str, Any]:

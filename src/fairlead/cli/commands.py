@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from inspect import Parameter, Signature
@@ -20,9 +21,10 @@ from fairlead.algorithms import METHODS, PRESETS
 from fairlead.citations import PAPERS, cite
 from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.settings import AXES, DEFAULTS, OPTIONS, local, numbers, read_settings, target
-from fairlead.cli.write import write_comparison, write_outcome, write_run
+from fairlead.cli.write import folder_for, split_labels, write_comparison, write_outcome, write_run
 from fairlead.compare import compare
 from fairlead.compress import COMPRESSORS
+from fairlead.data import sources
 from fairlead.data.splits import SPLITS
 from fairlead.errors import FairleadError, unknown
 from fairlead.reproduce import RECIPES, recipe
@@ -37,7 +39,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data_app = typer.Typer(help="Data sets: list, get, check.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 out = Console()
+
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", help="a folder with data sets, instead of $FAIRLEAD_DATA")
+]
 
 
 def _fail(error: FairleadError) -> None:
@@ -55,7 +63,7 @@ def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
         def run(**given: Any) -> None:
             config = given.pop("config")
             try:
-                command(read_settings(given, config))
+                command(read_settings(given, config, comparing=name == "compare"))
             except FairleadError as error:
                 _fail(error)
 
@@ -64,7 +72,9 @@ def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
             if key not in leave_out:
                 default = DEFAULTS.get(key)
                 shown = text if default is None else f"{text} \\[{default}]"
-                option = typer.Option(f"--{key.replace('_', '-')}", help=shown, show_default=False)
+                word = key.replace("_", "-")
+                flag = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
+                option = typer.Option(flag, help=shown, show_default=False)
                 hint = Annotated[kind | None, option]
                 flags.append(Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
         run.__dict__["__signature__"] = Signature(flags)
@@ -80,16 +90,18 @@ def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
 def run_command(s: dict[str, Any]) -> None:
     """Train with one method."""
     built = build_task(s)
-    lr = 0.1 if s["lr"] is None else s["lr"]
-    ((label, chosen),) = build_methods([s["method"]], s, lr).items()
+    ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
     result = train(
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]), **local(s)
     )
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
-    shown = Table(*last, title=f"{label} on {built.name}")
-    shown.add_row(*(f"{v:,.5g}" for v in last.values()))
+    shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
+    for key, number in last.items():
+        whole = number == int(number) if math.isfinite(number) else False
+        shown.add_row(key.replace("_", " "), f"{number:,.0f}" if whole else f"{number:,.5g}")
     out.print(shown)
     out.print(f"engine: {result.engine}", highlight=False)
+    _say_split(built, s)
     if s["out"] is not None:
         out.print(f"written: {write_run(Path(s['out']), s, result)}", highlight=False)
     if result.error is not None:
@@ -100,7 +112,8 @@ def run_command(s: dict[str, Any]) -> None:
 def compare_command(s: dict[str, Any]) -> None:
     """Compare methods, each tuned on the same step sizes. Without arguments: a demo on digits."""
     built = build_task(s)
-    names = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
+    listed = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
+    names = [str(name) for name in listed]
     tried = numbers(s["grid"]) if s["lr"] is None else None
     if tried is not None and not (tried and all(lr > 0 for lr in tried)):
         raise FairleadError(
@@ -120,6 +133,7 @@ def compare_command(s: dict[str, Any]) -> None:
     out.print(_table(rows if out.width > 110 else narrow, _title(built, s)))
     first = next(iter(result.entries.values())).runs[0]
     out.print(f"engine: {first.engine}", highlight=False)
+    _say_split(built, s)
     for note in result.notes():
         out.print(note, highlight=False)
     if s["out"] is not None:
@@ -142,15 +156,45 @@ def reproduce_command(
         out.print(table)
         return
     try:
-        outcome = recipe(name)(quick=quick)
+        run, place = recipe(name), Path("out") / name if folder is None else folder
+        folder_for(place, {"experiment": name, "quick": quick})  # before the work, not after it
+        outcome = run(quick=quick)
         out.print(_table(outcome.rows, outcome.title))
         for claim in outcome.claims:
             mark = "holds" if claim.holds else "does NOT hold"
             out.print(f"{mark}: {claim.text}", highlight=False, markup=False)
         for note in outcome.notes:
             out.print(f"note: {note}", highlight=False, markup=False)
-        place = Path("out") / name if folder is None else folder
         out.print(f"written: {write_outcome(place, outcome, quick)}", highlight=False)
+    except FairleadError as error:
+        _fail(error)
+
+
+@data_app.command("list")
+def data_list_command(data: DataFolder = None) -> None:
+    """The data sets there are, and where they are now."""
+    table = Table("name", "what it is", "samples", "classes", "where", title="data sets")
+    for row in sources.listing(data):
+        table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
+    out.print(table)
+
+
+@data_app.command("get")
+def data_get_command(name: str, data: DataFolder = None) -> None:
+    """Download a data set into the cache, unless it is here."""
+    try:
+        paths = sources.get(name, data)
+        out.print(", ".join(map(str, paths)) or f"{name} is embedded", highlight=False)
+    except FairleadError as error:
+        _fail(error)
+
+
+@data_app.command("check")
+def data_check_command(name: str, data: DataFolder = None) -> None:
+    """Compare a data set's checksums and read all of it."""
+    try:
+        for line in sources.check(name, data):
+            out.print(line, highlight=False, markup=False)
     except FairleadError as error:
         _fail(error)
 
@@ -189,6 +233,12 @@ def version_command() -> None:
     """The versions of fairlead and of what it computes with."""
     out.print(f"fairlead {fairlead.__version__}, torch {torch.__version__}, numpy {np.__version__}, "
               f"python {sys.version.split()[0]}", highlight=False)  # fmt: skip
+
+
+def _say_split(task: Task, s: dict[str, Any]) -> None:
+    labels = split_labels(task) if s["task"] in SPLIT_TASKS else None
+    if labels is not None:
+        out.print(f"split: {task.split.describe(labels)}", highlight=False)
 
 
 def _table(rows: list[dict[str, str]], title: str) -> Table:

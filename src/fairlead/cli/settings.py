@@ -19,8 +19,8 @@ DEFAULTS: dict[str, Any] = {
     "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": None,
-    "eval_every": 1, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
-    "x": "round", "set": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
+    "eval_every": 1, "objective": True, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
+    "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
 
 AXES = ("round", "bits", "bits_up", "bits_down", "nominal_up", "gradients",
@@ -51,10 +51,17 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "method": (str, "the method; see `fairlead list`"),
     "task": (str, "what to train; see `fairlead list`"),
     "task_set": (str, "a task's own settings: s=10, scaling=printed, with commas between"),
-    "split": (str, "iid, similarity, dirichlet or shards"),
-    "split_value": (float, "percent of similarity, alpha of Dirichlet, shards a client"),
+    "split": (str, "iid, similarity, dirichlet, dirichlet-balanced, shards, quantity or by-id"),
+    "split_value": (
+        float,
+        "percent of similarity, alpha of Dirichlet or quantity, shards a client",
+    ),
+    "data": (Path, "the folder with data sets, instead of $FAIRLEAD_DATA and downloads"),
     "clients": (int, "how many clients"),
-    "model": (str, "softmax or mlp (digits)"),
+    "model": (
+        str,
+        "softmax, mlp, cnn, vgg11, resnet8 (with -bn for BatchNorm); gru or transformer for text",
+    ),
     "rounds": (int, "communication rounds"),
     "cohort": (str, "clients a round: a number or a fraction; all by default"),
     "batch_size": (str, "samples a step: a number or a fraction of the client's data"),
@@ -93,18 +100,27 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "device": (str, "cpu or cuda"),
     "dtype": (str, "float32 or float64; the task's own by default"),
     "eval_every": (int, "rounds between evaluations"),
+    "objective": (bool, "whether evaluations compute the loss on all training data"),
     "config": (Path, "settings from a TOML file; flags win"),
     "out": (Path, "a folder for config, history, table and figure"),
 }
 
 
-def read_settings(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
-    """Defaults, then those of the task, then the TOML file, then flags."""
+def read_settings(given: dict[str, Any], config: Path | None, comparing: bool) -> dict[str, Any]:
+    """Defaults, then those of the task, then the TOML file, then flags. A task's target is one for
+    comparisons, and its step size one for runs, which have no grid."""
     chosen = {} if config is None else _from_file(config)
     chosen.update({k: v for k, v in given.items() if v is not None})
     name = chosen.get("task", DEFAULTS["task"])
     own = pairs(chosen.get("task_set", DEFAULTS["task_set"]))
-    return {**DEFAULTS, **task_defaults(name, own), **chosen}
+    defaults = task_defaults(name, own)
+    lr = defaults.pop("lr_run", 0.1)
+    if not comparing:
+        defaults.pop("target", None)
+        defaults["lr"] = lr
+    if chosen.get("epochs") is not None:
+        defaults.pop("steps", None)
+    return {**DEFAULTS, **defaults, **chosen}
 
 
 def _from_file(config: Path) -> dict[str, Any]:
@@ -164,12 +180,13 @@ def numbers(text: Any) -> list[float]:
 
 
 def target(text: Any) -> dict[str, float] | None:
-    if not text or isinstance(text, dict):
-        return text or None
+    if not text:
+        return None
     name, _, value = str(text).partition("=")
+    given: dict[str, Any] = text if isinstance(text, dict) else {name: value}
     try:
-        return {name: float(value)}
-    except ValueError as error:
+        return {name: float(value) for name, value in given.items()}
+    except (TypeError, ValueError) as error:
         raise FairleadError(f"the target '{text}' cannot be read: write accuracy=0.9") from error
 
 
@@ -179,7 +196,7 @@ def steps(text: Any) -> int | Geometric | None:
         return text
     kind, _, p = str(text).partition(":")
     try:
-        return Geometric(float(p)) if kind == "random" else int(text)
+        return Geometric(float(p)) if kind == "random" else int(str(text))
     except ValueError as error:
         raise FairleadError(f"steps is '{text}': write a number, or random:0.05") from error
 
@@ -189,5 +206,5 @@ def local(s: dict[str, Any]) -> dict[str, Any]:
     return {
         "cohort": number(s["cohort"]), "batch_size": number(s["batch_size"]), "steps": steps(s["steps"]),
         "epochs": s["epochs"], "weighting": s["weighting"], "dropout": s["dropout"],
-        "engine": s["engine"], "eval_every": s["eval_every"],
+        "engine": s["engine"], "eval_every": s["eval_every"], "objective": s["objective"],
     }  # fmt: skip

@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import fairlead
 from fairlead.compare import Comparison
 from fairlead.errors import FairleadError
 from fairlead.reproduce import Outcome
+from fairlead.task import Task
+from fairlead.tasks import SPLIT_TASKS
 from fairlead.train import Run
 
 
@@ -17,11 +22,27 @@ def folder_for(path: Path, s: dict[str, Any]) -> Path:
     """A folder with the settings in it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**s, "out": str(path), "fairlead": fairlead.__version__}, indent=2)
+        text = json.dumps(
+            {**s, "out": str(path), "fairlead": fairlead.__version__}, indent=2, default=str
+        )
         (path / "config.json").write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise FairleadError(f"cannot write to {path}: {error.strerror}") from error
     return path
+
+
+def split_labels(task: Task) -> NDArray[Any] | None:
+    """The labels by which a split is told, where they are few."""
+    labels = task.data[1].cpu().numpy() if len(task.data) > 1 and task.data[1].dim() == 1 else None
+    return labels if labels is not None and len(np.unique(labels)) <= 100 else None
+
+
+def _write_split(folder: Path, task: Task, s: dict[str, Any]) -> str:
+    labels = split_labels(task) if s["task"] in SPLIT_TASKS else None
+    if labels is None:
+        return ""
+    task.split.plot(labels, folder / "split.png")
+    return ", split.png"
 
 
 def write_run(path: Path, s: dict[str, Any], run: Run) -> str:
@@ -32,7 +53,8 @@ def write_run(path: Path, s: dict[str, Any], run: Run) -> str:
     run.history.to_jsonl(folder / "history.jsonl")
     run.history.to_csv(folder / "history.csv")
     run_figure(run, folder / "run.png")
-    return f"{folder}/config.json, history.jsonl, history.csv, run.png"
+    split = _write_split(folder, run.task, s)
+    return f"{folder}/config.json, history.jsonl, history.csv, run.png{split}"
 
 
 def write_comparison(path: Path, s: dict[str, Any], result: Comparison) -> str:
@@ -44,7 +66,9 @@ def write_comparison(path: Path, s: dict[str, Any], result: Comparison) -> str:
     (folder / "table.md").write_text(result.to_markdown(), encoding="utf-8")
     (folder / "table.csv").write_text(result.to_csv(), encoding="utf-8")
     result.plot(folder / "compare.png", s["x"])
-    return f"{folder}/table.md, table.csv, compare.png, *.jsonl"
+    task = next(iter(result.entries.values())).runs[0].task
+    split = _write_split(folder, task, s)
+    return f"{folder}/table.md, table.csv, compare.png, *.jsonl{split}"
 
 
 def write_outcome(path: Path, outcome: Outcome, quick: bool) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 
@@ -16,8 +18,15 @@ if TYPE_CHECKING:
     from fairlead.task import Task
 
 
-def check_data(what: str, tensors: tuple[Tensor, ...]) -> None:
-    """Refuse tensors of different lengths, and values that are not finite."""
+def as_tensor(given: Tensor | NDArray[Any]) -> Tensor:
+    """The same memory as a tensor; a mapped file is never written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.as_tensor(given)
+
+
+def check_data(what: str, tensors: tuple[Tensor, ...], values: bool = True) -> None:
+    """Refuse tensors of different lengths, and values that are not finite (which reads them all)."""
     lengths = {len(t) for t in tensors}
     if len(lengths) != 1 or 0 in lengths:
         raise FairleadError(
@@ -25,7 +34,7 @@ def check_data(what: str, tensors: tuple[Tensor, ...]) -> None:
             "give every one the same number of samples, at least one"
         )
     for place, t in enumerate(tensors):
-        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+        if values and t.is_floating_point() and not bool(torch.isfinite(t).all()):
             bad = int((~torch.isfinite(t)).reshape(len(t), -1).any(1).nonzero()[0])
             raise FairleadError(
                 f"{what} tensor {place} holds NaN or infinite values, first in row {bad}: "
@@ -61,12 +70,12 @@ def check_labels(labels: Tensor, classes: int) -> None:
 def check_signs(labels: Tensor) -> None:
     """Refuse labels of the logistic loss other than −1 and +1."""
     if not bool(((labels == 1) | (labels == -1)).all()):
-        raise FairleadError("the labels of the logistic loss are −1 and +1: map 0 and 1 to them")
+        raise FairleadError("the labels must be −1 and +1: map 0 and 1 to them")
 
 
 def check_model(task: Task, labels: bool) -> None:
     """One forward pass on two samples, so that a mismatch shows before training."""
-    block = tuple(t[:2] for t in task.data)
+    block = task.prepared(task.taken(task.data, torch.arange(min(2, len(task.data[0])))))
     x, buffers = task.start(0)
     try:
         task.model.eval()

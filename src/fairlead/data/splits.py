@@ -1,23 +1,29 @@
-"""Dividing samples among clients. All splits need labels or a count alone, not the data.
+"""Dividing samples among clients. Splits look at labels alone, of any kind (numbers, negative ones,
+strings), so they serve any data.
 
->>> split = similarity(np.repeat([0, 1], 50), clients=2, percent=0, seed=0)
->>> split.table(np.repeat([0, 1], 50))
+Every split but `by_id` with a minimum gives each sample to exactly one client and each client at
+least one sample, for any setting. A seed fixes it: the draws come from numpy's PCG64.
+
+>>> split = similarity(np.repeat(["cat", "dog"], 50), clients=2, percent=0)
+>>> split.table(np.repeat(["cat", "dog"], 50))
 array([[50,  0],
        [ 0, 50]])
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, positive
 
 Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +35,24 @@ class Split(Sequence[Ints]):
 
     @classmethod
     def of(cls, lists: Iterable[ArrayLike]) -> Split:
-        """From one index list a client."""
+        """From one index list a client.
+
+        >>> Split.of([[0, 2], [1]]).sizes
+        array([2, 1])
+        """
         arrays = [_indices(ids) for ids in lists]
         order = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
-        return cls(order, np.cumsum([0, *map(len, arrays)]))
+        return cls(order, _offsets([len(ids) for ids in arrays]))
 
     @property
     def sizes(self) -> Ints:
         """Samples a client."""
         return np.diff(self.offsets)
+
+    @property
+    def owners(self) -> Ints:
+        """The client of every entry of `order`."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -48,12 +63,176 @@ class Split(Sequence[Ints]):
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def table(self, labels: ArrayLike) -> Ints:
-        """How many samples of each label each client holds: (clients, classes)."""
-        labels = np.asarray(labels)
-        owner = np.repeat(np.arange(len(self)), self.sizes)
-        table = np.zeros((len(self), int(labels.max()) + 1), dtype=np.int64)
-        np.add.at(table, (owner, labels[self.order]), 1)
-        return table
+        """How many samples of each label each client holds: (clients, classes). The columns are the
+        distinct labels in ascending order, `np.unique(labels)`.
+
+        >>> Split.of([[0, 2], [1]]).table([-1, 7, 7])
+        array([[1, 1],
+               [0, 1]])
+        """
+        classes, column = np.unique(_labels(labels), return_inverse=True)
+        cells = self.owners * len(classes) + column[self.order]
+        counts = np.bincount(cells, minlength=len(self) * len(classes))
+        return counts.reshape(len(self), len(classes))
+
+    def describe(self, labels: ArrayLike) -> str:
+        """The split in a sentence, and in a second one the samples that nobody holds.
+
+        >>> Split.of([[0, 2], [1]]).describe([0, 1, 1, 0])
+        '2 clients hold 3 samples: 1 to 2 (median 1.5) each, from 1 to 2 (median 1.5) of 2 classes. 1 sample belongs to nobody.'
+        """
+        from fairlead.report.split_plot import sentence
+
+        return sentence(self, labels)
+
+    def plot(self, labels: ArrayLike, path: str | Path | None = None) -> Any:
+        """Bubbles for clients × classes beside a strip of sizes; the figure, written to `path`."""
+        from fairlead.report.split_plot import bubbles
+
+        return bubbles(self, labels, path)
+
+
+def iid(labels: ArrayLike, clients: int, seed: int = 0) -> Split:
+    """A random split into parts of equal size (up to one sample).
+
+    >>> iid(np.zeros(10), clients=4).sizes
+    array([3, 3, 2, 2])
+    """
+    n = _samples(labels, clients)
+    return Split(_shuffled(_rng(seed), n), _offsets(_even(n, clients)))
+
+
+def similarity(labels: ArrayLike, clients: int, percent: float, seed: int = 0) -> Split:
+    """`percent` % of every client's data is iid, the rest comes sorted by label
+    (Karimireddy et al. 2020, section 7.1). Sizes differ by two at most."""
+    labels = _labels(labels, clients)
+    if not 0 <= percent <= 100:
+        raise FairleadError(f"similarity is {percent} %: take between 0 and 100")
+    order = _shuffled(_rng(seed), len(labels))
+    mixed, rest = np.split(order, [round(len(labels) * percent / 100)])
+    backwards = rest[np.argsort(labels[rest], kind="stable")][::-1]
+    # the larger parts of one cut meet the smaller parts of the other, so that nobody stays empty
+    first = np.repeat(np.arange(clients), _even(len(mixed), clients))
+    second = np.repeat(np.arange(clients)[::-1], _even(len(rest), clients))
+    return _dealt(np.concatenate([mixed, backwards]), np.concatenate([first, second]), clients)
+
+
+def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) -> Split:
+    """Sort by label, cut into clients·per_client shards of equal size (up to one sample), deal each
+    client `per_client` of them at random (McMahan et al. 2017; Das et al. 2022, appendix D).
+
+    >>> labels = np.repeat(np.arange(10), 60)
+    >>> (shards(labels, clients=30, per_client=2).table(labels) > 0).sum(1).max()
+    np.int64(2)
+    """
+    labels = _labels(labels, clients)
+    pieces = clients * per_client
+    if not clients <= pieces <= len(labels):
+        raise FairleadError(
+            f"{clients} clients with {per_client} shards each cut {len(labels)} samples into "
+            f"{pieces} shards: take between 1 and {len(labels) // clients} shards a client"
+        )
+    rng = _rng(seed)
+    samples, _ = _by_label(rng, labels)
+    hands = rng.permutation(pieces)
+    sizes = _even(len(labels), pieces)
+    place = np.empty(pieces, dtype=np.int64)
+    place[hands] = np.arange(pieces)
+    order = samples[np.argsort(np.repeat(place, sizes), kind="stable")]
+    return Split(order, _offsets(sizes[hands].reshape(clients, per_client).sum(1)))
+
+
+def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Split:
+    """Each class is divided by its own proportions, drawn from Dirichlet(alpha) over the clients
+    (Hsu et al. 2019): sizes come out uneven. Where proportions are no whole numbers of samples,
+    rounding keeps their mean. Whoever is left with nothing takes one sample from the largest.
+
+    >>> dirichlet(np.zeros(9), clients=3, alpha=1e6).sizes
+    array([3, 3, 3])
+    """
+    labels = _labels(labels, clients)
+    rng = _rng(seed)
+    samples, counts = _by_label(rng, labels)
+    starts = rng.spawn(1)[0].random(len(counts))
+    owners = []
+    for count, start in zip(counts, starts, strict=True):
+        amounts = count * _shares(_log_dirichlet(rng, alpha, clients))
+        owners.append(np.repeat(np.arange(clients), _rounded(amounts, count, start)))
+    return _dealt(samples, _fed(np.concatenate(owners), clients), clients)
+
+
+def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Split:
+    """Dirichlet with clients of equal size (up to one sample), after the variant of FedDF and FedPVR.
+
+    Drawn: the order in which classes take their turn and, for each class, proportions from
+    Dirichlet(alpha) over the clients. Corrected: a client takes no more than it has room for; what
+    exceeds its room goes to the clients that still have some, in their drawn proportions. So the
+    last classes fill what the first ones left. The authors' code also passes over full clients, but
+    it divides within groups of ten, draws again until no client is small (which need not end) and
+    cuts the joined lists into equal slices, where a client gets what was drawn for its neighbour.
+
+    >>> dirichlet_balanced(np.arange(100) % 10, clients=8, alpha=1e-3).sizes
+    array([13, 13, 13, 13, 12, 12, 12, 12])
+    """
+    labels = _labels(labels, clients)
+    rng = _rng(seed)
+    samples, counts = _by_label(rng, labels)
+    room = _even(len(labels), clients)
+    owner = np.empty(len(labels), dtype=np.int64)
+    begins = _offsets(counts)
+    for place in rng.permutation(len(counts)):
+        log, count = _log_dirichlet(rng, alpha, clients), int(counts[place])
+        taken = _capped(log, room, count, rng.random())
+        owner[begins[place] : begins[place + 1]] = np.repeat(np.arange(clients), taken)
+        room = room - taken
+    return _dealt(samples, owner, clients)
+
+
+def quantity(
+    labels: ArrayLike,
+    clients: int,
+    alpha: float | None = None,
+    seed: int = 0,
+    *,
+    power: float | None = None,
+) -> Split:
+    """Clients of very different sizes with iid labels. Everybody gets one sample; the others go by
+    proportions drawn from Dirichlet(alpha), or by a power law: the r-th largest client's share is
+    in proportion to r^−power, and chance says who that is.
+
+    >>> np.sort(quantity(np.zeros(1000), clients=4, power=2.0).sizes)
+    array([ 44,  79, 176, 701])
+    """
+    n, rng = _samples(labels, clients), _rng(seed)
+    order = _shuffled(rng, n)
+    if alpha is not None and power is None:
+        shares = _shares(_log_dirichlet(rng, alpha, clients))
+    elif power is not None and alpha is None:
+        shares = _shares(_log_power(rng, power, clients))
+    else:
+        raise FairleadError(
+            f"alpha is {alpha} and power is {power}: give one of them, such as alpha=0.5 or power=1"
+        )
+    return Split(order, _offsets(1 + _rounded((n - clients) * shares, n - clients, rng.random())))
+
+
+def by_id(ids: ArrayLike, minimum: int = 1) -> Split:
+    """Natural clients: one for every distinct id (a writer, a hospital), in ascending order. Those
+    with fewer than `minimum` samples are left out with their samples, which `describe` counts.
+
+    >>> split = by_id(["bo", "al", "bo", "cy", "bo", "al"], minimum=2)
+    >>> [ids.tolist() for ids in split]
+    [[1, 5], [0, 2, 4]]
+    """
+    names, owner, sizes = np.unique(_labels(ids), return_inverse=True, return_counts=True)
+    kept = sizes >= minimum
+    if not kept.any():
+        raise FairleadError(
+            f"none of {len(names)} clients has {minimum} samples: take at most {sizes.max()}, which "
+            "the largest has"
+        )
+    order = np.argsort(owner, kind="stable")
+    return Split(order[kept[owner[order]]], _offsets(sizes[kept]))
 
 
 def _indices(ids: ArrayLike) -> Ints:
@@ -61,90 +240,130 @@ def _indices(ids: ArrayLike) -> Ints:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise FairleadError(
             "a client's data are a list of sample indices: for a mask use np.flatnonzero, "
-            "for one owner a sample [np.flatnonzero(owner == i) for i in range(clients)]"
+            "for one owner a sample by_id(owner)"
         )
     return array.astype(np.int64)
 
 
-def _check(samples: int, clients: int) -> None:
-    if not 1 <= clients <= samples:
+def _labels(labels: ArrayLike, clients: int = 1) -> NDArray[Any]:
+    array = np.asarray(labels)
+    if array.ndim != 1:
         raise FairleadError(
-            f"{clients} clients for {samples} samples: take between 1 and {samples} clients"
+            f"the labels have shape {array.shape}: give one label a sample, for one-hot rows "
+            "labels.argmax(1)"
         )
+    _samples(array, clients)
+    return array
 
 
-def _cut(order: Ints, clients: int) -> list[Ints]:
-    return np.array_split(order, clients)
+def _samples(labels: ArrayLike, clients: int) -> int:
+    n = len(np.atleast_1d(np.asarray(labels)))
+    if not (isinstance(clients, int | np.integer) and 1 <= clients <= n):
+        raise FairleadError(
+            f"{clients} clients for {n} samples: take a whole number between 1 and {n}"
+            if n
+            else "there are no samples to divide: give one label a sample"
+        )
+    return n
 
 
-def iid(labels: ArrayLike, clients: int, seed: int = 0) -> Split:
-    """A random split into parts of equal size (up to one sample)."""
-    n = len(np.asarray(labels))
-    _check(n, clients)
-    return Split.of(_cut(np.random.default_rng(seed).permutation(n), clients))
+def _rng(seed: int) -> np.random.Generator:
+    if not (isinstance(seed, int | np.integer) and seed >= 0):
+        raise FairleadError(f"seed is {seed}: give a whole number, 0 or larger")
+    return np.random.default_rng(seed)
 
 
-def similarity(labels: ArrayLike, clients: int, percent: float, seed: int = 0) -> Split:
-    """`percent` % of every client's data is iid, the rest comes sorted by label
-    (Karimireddy et al. 2020, section 7.1)."""
-    labels = np.asarray(labels)
-    _check(len(labels), clients)
-    if not 0 <= percent <= 100:
-        raise FairleadError(f"similarity is {percent} %: take between 0 and 100")
-    order = np.random.default_rng(seed).permutation(len(labels))
-    shared = round(len(labels) * percent / 100)
-    mixed, rest = order[:shared], order[shared:]
-    by_label = rest[np.argsort(labels[rest], kind="stable")]
-    # the larger parts of one cut meet the smaller parts of the other, so that nobody stays empty
-    parts = zip(_cut(mixed, clients), reversed(_cut(by_label[::-1], clients)), strict=True)
-    return Split.of(np.concatenate(part) for part in parts)
+def _shuffled(rng: np.random.Generator, n: int) -> Ints:
+    return rng.permutation(np.arange(n, dtype=np.int64))
 
 
-def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) -> Split:
-    """Sort by label, cut into clients·per_client shards, deal each client `per_client` of them
-    at random (McMahan et al. 2017; Das et al. 2022, appendix D)."""
-    labels = np.asarray(labels)
-    _check(len(labels), clients * per_client)
-    rng = np.random.default_rng(seed)
-    mixed = rng.permutation(len(labels))
-    pieces = _cut(mixed[np.argsort(labels[mixed], kind="stable")], clients * per_client)
-    dealt = rng.permutation(len(pieces)).reshape(clients, per_client)
-    return Split.of(np.concatenate([pieces[j] for j in hand]) for hand in dealt)
+def _by_label(rng: np.random.Generator, labels: NDArray[Any]) -> tuple[Ints, Ints]:
+    """All samples, class after class and shuffled within, and how many each class has."""
+    mixed = _shuffled(rng, len(labels))
+    classes, column = np.unique(labels, return_inverse=True)
+    order = mixed[np.argsort(column[mixed], kind="stable")]
+    return order, np.bincount(column, minlength=len(classes))
 
 
-def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Split:
-    """Each class is divided by proportions drawn from Dirichlet(alpha): sizes come out uneven.
-    A client left with nothing takes one sample from the largest, so the split always ends."""
-    labels = np.asarray(labels)
-    _check(len(labels), clients)
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise FairleadError(f"alpha is {alpha}: take a positive number such as 0.1")
-    rng = np.random.default_rng(seed)
-    mixed = rng.permutation(len(labels))
-    by_label = mixed[np.argsort(labels[mixed], kind="stable")]
-    owner = np.empty(len(labels), dtype=np.int64)
-    start = 0
-    for count in np.unique(labels, return_counts=True)[1]:
-        shares = _proportions(rng, alpha, clients)
-        ends = np.rint(np.cumsum(shares) * count).astype(np.int64)
-        ends[-1] = count
-        owner[start : start + count] = np.repeat(np.arange(clients), np.diff(ends, prepend=0))
-        start += count
+def _offsets(sizes: ArrayLike) -> Ints:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _even(n: int, parts: int) -> Ints:
+    return n // parts + (np.arange(parts, dtype=np.int64) < n % parts)
+
+
+def _dealt(samples: Ints, owner: Ints, clients: int) -> Split:
+    """`samples[j]` goes to client `owner[j]`; within a client their order stays."""
     sizes = np.bincount(owner, minlength=clients)
-    for needy in np.flatnonzero(sizes == 0):
-        giver = int(sizes.argmax())
-        owner[np.flatnonzero(owner == giver)[0]] = needy
-        sizes[giver] -= 1
-        sizes[needy] += 1
-    return Split(by_label[np.argsort(owner, kind="stable")], np.cumsum([0, *sizes]))
+    return Split(samples[np.argsort(owner, kind="stable")], _offsets(sizes))
 
 
-def _proportions(rng: np.random.Generator, alpha: float, clients: int) -> NDArray[np.float64]:
-    """One Dirichlet draw in logarithms, so that a tiny alpha gives no 0/0."""
+def _log_dirichlet(rng: np.random.Generator, alpha: float, clients: int) -> Floats:
+    """Logarithms of one Dirichlet draw up to a constant, so that a tiny alpha gives no 0/0."""
+    positive("alpha", alpha)
+    alpha = min(max(alpha, 1e-200), 1e200)
     # Gamma(alpha) = Gamma(alpha + 1) · U^(1/alpha)
-    log = np.log(rng.gamma(alpha + 1, size=clients)) + np.log(rng.random(clients)) / alpha
+    gamma, u = rng.gamma(alpha + 1, size=clients), rng.random(clients)
+    return np.log(gamma) + np.log(np.maximum(u, 2.0**-54)) / alpha
+
+
+def _log_power(rng: np.random.Generator, power: float, clients: int) -> Floats:
+    if not 0 <= power <= 100:
+        raise FairleadError(f"power is {power}: take a number between 0 (equal sizes) and 100")
+    return -power * np.log(1.0 + rng.permutation(clients))
+
+
+def _shares(log: Floats) -> Floats:
     shares = np.exp(log - log.max())
     return shares / shares.sum()
 
 
-SPLITS = {"iid": iid, "similarity": similarity, "shards": shards, "dirichlet": dirichlet}
+def _rounded(amounts: Floats, total: int, start: float) -> Ints:
+    """Whole numbers next to `amounts`, with the sum `total`; over a uniform `start` in [0, 1) their
+    means are the amounts."""
+    ends = np.floor(np.cumsum(amounts) + start).clip(max=total).astype(np.int64)
+    ends[-1] = total
+    return np.diff(ends, prepend=0)
+
+
+def _capped(log: Floats, room: Ints, count: int, start: float) -> Ints:
+    """`count` samples in the proportions exp(log), nobody beyond its room: min(room, λ·exp(log))."""
+    limit = np.where(room > 0, np.log(np.maximum(room, 1)), -np.inf)
+    order = np.argsort(limit - log, kind="stable")  # who is full first comes first
+    cap, log = room[order].astype(float), log[order]
+    left = count - (np.cumsum(cap) - cap)  # for this client and later ones, if all before are full
+    share = np.exp(log - np.logaddexp.accumulate(log[::-1])[::-1])
+    full = int(np.append(left * share < cap, True).argmax())
+    amounts = np.empty(len(room))
+    amounts[order[:full]] = cap[:full]
+    if full < len(room):
+        amounts[order[full:]] = left[full] * share[full] * np.exp(log[full:] - log[full])
+    taken = np.minimum(_rounded(amounts, count, start), room)
+    spare = np.cumsum(room - taken)  # what floating-point rounding left over goes to the first
+    return taken + np.diff(np.minimum(spare, count - taken.sum()), prepend=0)
+
+
+def _fed(owner: Ints, clients: int) -> Ints:
+    """Whoever owns nothing takes the first sample of whoever then owns most, one after the other."""
+    sizes = np.bincount(owner, minlength=clients)
+    needy = np.flatnonzero(sizes == 0)
+    if not len(needy):
+        return owner
+    taller = np.cumsum(np.bincount(sizes)[::-1])  # clients as large as the largest, or one less, …
+    level = len(taller) - 2 - int(np.searchsorted(np.cumsum(taller), len(needy)))
+    gifts = np.maximum(sizes - level, 0)
+    giver = np.repeat(np.arange(clients), gifts)
+    nth = np.arange(len(giver)) - np.repeat(np.cumsum(gifts) - gifts, gifts)
+    turn = np.lexsort((giver, nth - sizes[giver]))[: len(needy)]
+    first = np.cumsum(sizes) - sizes
+    given = np.argsort(owner, kind="stable")[(first[giver] + nth)[turn]]
+    fed = owner.copy()
+    fed[given] = needy
+    return fed
+
+
+SPLITS: dict[str, Callable[..., Split]] = {
+    "iid": iid, "similarity": similarity, "dirichlet": dirichlet,
+    "dirichlet-balanced": dirichlet_balanced, "shards": shards, "quantity": quantity,
+}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from fairlead.compress import Compressor
 from fairlead.data.batches import Batches, Draw
 from fairlead.engine.mail import Mail
 from fairlead.errors import FairleadError
-from fairlead.rng import Purpose, normal
+from fairlead.rng import Purpose, normal, words
 from fairlead.schedules import Rate, rate_at
 from fairlead.task import Block, Task
 
@@ -49,6 +50,16 @@ def large_batch(work: Work, ids: NDArray[np.int64], size: int) -> Draw:
     return one.draw(work.seed, work.round, ids, work.task.sizes[ids], Purpose.LARGE_BATCH)
 
 
+CARRIER = ThreadPoolExecutor(1, "fairlead-samples")
+
+
+def augment_keys(work: Work, ids: Tensor, step: int) -> Tensor | None:
+    """Two random words a client for the transform of a step's samples."""
+    if work.task.transform is None:
+        return None
+    return words(work.seed, Purpose.AUGMENT, work.round, ids, step, 0)[:, :2]
+
+
 class _Statistics:
     """Which buffers a client sends: those its steps moved, or, in an exchange without steps, those
     of its first full pass."""
@@ -71,7 +82,11 @@ class Stacked(_Statistics, Client[Any]):
         self.work, self.draw, self.memory, self.mail = work, draw, memory, mail
         self.host_ids = ids
         self.ids = torch.from_numpy(ids).to(task.device, non_blocking=True)
-        self.index = draw.index.to(task.device, non_blocking=True)
+        self.owners = (
+            self.ids.to(task.store) if task.store == task.device else torch.from_numpy(ids)
+        )
+        self.index = draw.index.to(task.store, non_blocking=True)
+        self.next: tuple[int, Future[tuple[Block, Tensor | None]]] | None = None
         self.buffers = work.buffers.expand(len(ids), -1)
         self.moved: Any = None
         self.gradients = 0
@@ -96,7 +111,7 @@ class Stacked(_Statistics, Client[Any]):
             self.passed = buffers if self.passed is None else self.passed
             return g
         draw = large_batch(work, self.host_ids, batch)
-        block, weights = self._block(draw.index[:, 0].to(task.device), draw.count[:, 0])
+        block, weights = self._block(draw.index[:, 0].to(task.store), draw.count[:, 0], None)
         self.gradients += int(draw.count.sum())
         return task.regularised(task.grads(x, block, weights, self.buffers)[0], x)
 
@@ -104,12 +119,25 @@ class Stacked(_Statistics, Client[Any]):
         return self.mail.encode(upload, by, self.host_ids, self.ids)
 
     def batch(self, k: int) -> tuple[Block, Tensor | None]:
-        """The samples of step k, and their weights unless all batches are equally long."""
-        return self._block(self.index[:, k], self.draw.count[:, k])
+        """The samples of step k, and their weights unless all batches are equally long. Where data
+        are brought from elsewhere, those of step k + 1 set out now."""
+        if not self.work.task.ahead:
+            return self._batch(k)
+        found = self.next[1].result() if self.next and self.next[0] == k else self._batch(k)
+        if k + 1 < self.draw.count.shape[1]:
+            self.next = k + 1, CARRIER.submit(self._batch, k + 1)
+        return found
 
-    def _block(self, index: Tensor, count: NDArray[np.int64]) -> tuple[Block, Tensor | None]:
+    def _batch(self, k: int) -> tuple[Block, Tensor | None]:
+        with torch.no_grad():
+            keys = augment_keys(self.work, self.ids, k)
+            return self._block(self.index[:, k], self.draw.count[:, k], keys)
+
+    def _block(
+        self, index: Tensor, count: NDArray[np.int64], keys: Tensor | None
+    ) -> tuple[Block, Tensor | None]:
         task, width = self.work.task, int(count.max())
-        block = task.samples(self.ids, index[:, :width])
+        block = task.samples(self.owners, index[:, :width], keys)
         if (count == width).all():
             return block, None
         n = torch.from_numpy(count).to(task.device, non_blocking=True)[:, None]
@@ -150,7 +178,8 @@ class Single(_Statistics, Client[Any]):
         self.work, self.client, self.draw, self.memory = work, client, draw, memory
         self.mail = mail
         self.id = torch.tensor([client], device=work.task.device)
-        self.index = draw.index[0].to(work.task.device, non_blocking=True)
+        self.owner = torch.tensor([client], device=work.task.store)
+        self.index = draw.index[0].to(work.task.store, non_blocking=True)
         self.buffers = work.buffers
         self.moved: Any = torch.zeros(1, dtype=work.task.dtype, device=work.task.device)
         self.gradients = 0
@@ -173,11 +202,16 @@ class Single(_Statistics, Client[Any]):
             g, buffers = task.full_grad(self.client, x, self.buffers, work.limit)
             self.passed = buffers if self.passed is None else self.passed
         else:
-            index = large_batch(work, np.array([self.client]), batch).of(0, 0).to(task.device)
-            block = tuple(t[0] for t in task.samples(self.id, index[None]))
+            index = large_batch(work, np.array([self.client]), batch).of(0, 0).to(task.store)
+            block = tuple(t[0] for t in task.samples(self.owner, index[None]))
             self.gradients += batch
             g = task.regularised(task.grad_block(x, block, self.buffers)[0], x)
         return self.finite("the full gradient", g)
+
+    def samples(self, index: Tensor, k: int) -> Block:
+        """The samples of step k."""
+        keys = augment_keys(self.work, self.id, k)
+        return tuple(t[0] for t in self.work.task.samples(self.owner, index[None], keys))
 
     def encode(self, upload: U, by: Compressor | None) -> U:
         rows = upload.map(lambda v: v[None])
@@ -204,7 +238,7 @@ class _SingleStep(Step):
         first = self._block is None
         if self._block is None:
             index = client.index[self.k, :count]
-            self._block = tuple(t[0] for t in task.samples(client.id, index[None]))
+            self._block = client.samples(index, self.k)
         g, buffers = task.grad_block(y, self._block, client.buffers)
         client.gradients += count
         if first and buffers.numel():

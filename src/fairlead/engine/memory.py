@@ -62,7 +62,7 @@ def _activations(task: Task) -> int:
             return t
 
         rows = torch.arange(n, device=task.device) % len(task.data[0])
-        block = tuple(t.index_select(0, rows) for t in task.data)
+        block = task.prepared(task.taken(task.data, rows))
         with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
             task.grad_block(x, block, buffers)
         return total

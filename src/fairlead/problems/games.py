@@ -40,6 +40,8 @@ def saddle_regression(
     A_i = diag(a_i), a_i ~ N(1, s²) cut off below at 1, and b_i ~ N(0, s²) with mean zero; the saddle point
     is 0. scaling: "printed" as it stands; "regression" leaves the ½ of the b and A terms out, so that
     the maximum over y is the regression (19)."""
+    if s < 0:
+        raise FairleadError(f"s is {s}: take zero or a positive number")
     rng = np.random.default_rng(seed)
     b = rng.normal(0, s, (clients, dim))
     a = np.maximum(rng.normal(1, s, (clients, dim)), 1.0)
@@ -105,7 +107,8 @@ def bilinear_game(
 ) -> SaddleTask:
     """A random bilinear game f_i = x'B_i y + p_i'x − q_i'y + μ/2·(‖x‖² − ‖y‖²): the mean B has singular values
     from `smallest` to β, clients differ in B by at most δ in norm, and max_i‖G_i(z*)‖ = ζ. With μ = 0
-    gradient descent-ascent moves away from the saddle point, and mirror-prox towards it."""
+    gradient descent-ascent moves away from the saddle point, and mirror-prox towards it; the gap
+    f(x, y*) − f(x*, y) is zero everywhere then, and `distance` and `residual_norm` tell."""
     positive("smallest", smallest)
     if beta < smallest or mu < 0:
         raise FairleadError("take smallest ≤ beta, and mu zero or positive")
@@ -212,7 +215,12 @@ def auc_maximization(
 
     The task's own l2 stays on the model, and runs record the AUC on its test data. With `solve` the
     saddle point is found, which takes a linear model and l2 > 0."""
+    _plain_task(task)
     labels = task.data[-1]
+    if labels.dim() != 1:
+        raise FairleadError(
+            f"the labels have shape {tuple(labels.shape)}: give one number a sample, −1 or +1"
+        )
     check_signs(labels)
     weights = task.client_weights(weighting) / task.sizes
     share = torch.from_numpy(np.repeat(weights, task.sizes)).to(task.device)
@@ -223,15 +231,18 @@ def auc_maximization(
 
     def play(x: _Scored, y: Vector, *batch: Tensor) -> Tensor:
         *inputs, label = batch
-        score, (a, b), alpha = x.model(*inputs).reshape(label.shape), x.means.v, y.v[0]
+        score, (a, b), alpha = x.model(*inputs), x.means.v, y.v[0]
+        if score.numel() != label.numel():
+            raise FairleadError("AUC takes a model with one output, the score")
+        score = score.reshape(label.shape)
         plus = ((score - a).square() - 2 * (1 + alpha) * score) / p
         minus = ((score - b).square() + 2 * (1 + alpha) * score) / (1 - p)
-        return torch.where(label > 0, plus, minus) - alpha**2 + _ridge(x.model, task.l2)
+        return torch.where(label > 0, plus, minus) - alpha**2 + _ridge(x.model, task)
 
     made = SaddleTask(
         _like(task, _Scored), Vector(torch.zeros(1)), play, task.data, task.split,
-        judge=judge, weighting=weighting, record=task.recordable, dtype=task.dtype,
-        device=task.device, name=f"auc of {task.name}",
+        judge=judge, weighting=weighting, record=task.recordable, noise=task.noise,
+        transform=task.transform, keep=task.keep, dtype=task.dtype, device=task.device, name=f"auc of {task.name}",
     )  # fmt: skip
     made.optimum = saddle_point(made, weighting) if solve else None
     return made
@@ -264,21 +275,26 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
     metrics. With `solve` the saddle point is found, for convex losses with l2 > 0."""
     if penalty < 0:
         raise FairleadError(f"penalty is {penalty}: take zero or a positive number")
+    _plain_task(task)
     n = task.clients
-    owner = torch.empty(len(task.data[0]), dtype=torch.int64)
-    owner[task.order.cpu()] = torch.from_numpy(np.repeat(np.arange(n), task.sizes))
+    owner = torch.from_numpy(
+        np.repeat(np.arange(n), task.sizes)
+    )  # of the samples, client by client
+    data = [t.index_select(0, task.order.to(t.device)) for t in task.data]
+    split = Split(np.arange(len(owner)), task.split.offsets)
 
     def play(x: nn.Module, y: Vector, *batch: Tensor) -> Tensor:
         *sample, who = batch
         losses = task.loss(x(*sample[: task.inputs]), *sample[task.inputs :])
         even = penalty * n / 2 * (y.v - 1 / n).square().sum()
-        return n * y.v[who] * losses - even + _ridge(x, task.l2)
+        return n * y.v[who] * losses - even + _ridge(x, task)
 
-    weights = Vector(torch.full((n,), 1 / n))
+    weights = Vector(torch.full((n,), 1 / n, dtype=task.dtype))
     made = AgnosticTask(
-        _like(task, lambda model: model), weights, play, [*task.data, owner], task.split,
+        _like(task, lambda model: model), weights, play, [*data, owner], split,
         judge=_twin(task, task.metrics), simplex=True, weighting="uniform",
-        record=task.recordable, dtype=task.dtype, device=task.device, name=f"agnostic {task.name}",
+        record=task.recordable, noise=task.noise, transform=task.transform, keep=task.keep,
+        dtype=task.dtype, device=task.device, name=f"agnostic {task.name}",
     )  # fmt: skip
     made.optimum = saddle_point(made) if solve else None
     return made
@@ -298,7 +314,15 @@ def _twin(task: Task, metrics: Any) -> Task:
     return other
 
 
-def _ridge(model: nn.Module, l2: float) -> Tensor | float:
-    if not l2:
+def _plain_task(task: Task) -> None:
+    if isinstance(task, SaddleTask):
+        raise FairleadError("the task is a saddle problem already: give a task that minimizes")
+
+
+def _ridge(model: nn.Module, task: Task) -> Tensor | float:
+    """The task's l2 term, over the parameters that it trains."""
+    if not task.l2:
         return 0.0
-    return l2 / 2 * sum((p.square().sum() for p in model.parameters()), torch.zeros(()))
+    trained = {part.name for part in task.layout.parameters}
+    sizes = [p.square().sum() for name, p in model.named_parameters() if name in trained]
+    return task.l2 / 2 * torch.stack(sizes).sum()

@@ -1,0 +1,87 @@
+"""Images as they come, normalised and augmented where they are used.
+
+A task keeps images as bytes on its device. A step's images are gathered, flipped and cropped for the
+whole cohort at once and turned into numbers there; every choice is a function of (seed, round,
+client, step, place in the batch), so runs do not depend on the engine. Full passes, the large batches
+of FedLOMO and FedGLOMO, and evaluation see images as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fairlead.errors import FairleadError
+from fairlead.rng import hashed
+
+
+class Transform(Protocol):
+    """Makes numbers of the inputs of a step."""
+
+    def __call__(self, x: Tensor, dtype: torch.dtype, keys: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Images:
+    """Bytes to numbers: (x/255 − mean)/std a channel, and while training a random flip and crop.
+
+    flip: mirror left and right with probability ½.
+    crop: move by up to so many pixels, with zeros coming in at the border.
+
+    >>> plain = Images(mean=[0.5], std=[0.5])
+    >>> plain(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), torch.float32)
+    tensor([[[[-1.,  1.]]]])
+    """
+
+    mean: Sequence[float] = (0.0,)
+    std: Sequence[float] = (1.0,)
+    flip: bool = False
+    crop: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or min(self.std) <= 0 or self.crop < 0:
+            raise FairleadError(
+                "mean and std are one number a channel, std positive, and crop zero or more pixels"
+            )
+
+    @classmethod
+    def of(cls, x: Tensor, flip: bool = False, crop: int = 0) -> Images:
+        """With the mean and standard deviation of some images (N, C, H, W)."""
+        sample = x.transpose(0, 1).flatten(1).double() / 255
+        return cls(sample.mean(1).tolist(), sample.std(1).clamp(min=1e-6).tolist(), flip, crop)
+
+    def __call__(self, x: Tensor, dtype: torch.dtype, keys: Tensor | None = None) -> Tensor:
+        """Images (…, C, H, W) as numbers. With `keys` (S, 2), one pair of words a client, images
+        (S, B, C, H, W) are augmented."""
+        if x.shape[-3] != len(self.mean):
+            raise FairleadError(
+                f"the images have {x.shape[-3]} channels, the transform {len(self.mean)}: "
+                "give one mean and std a channel"
+            )
+        if keys is not None and (self.flip or self.crop):
+            x = self.augmented(x, keys)
+        mean = torch.tensor(self.mean, dtype=dtype, device=x.device)[:, None, None]
+        scale = torch.tensor(self.std, dtype=dtype, device=x.device)[:, None, None]
+        return (x.to(dtype) / 255 - mean) / scale
+
+    def augmented(self, x: Tensor, keys: Tensor) -> Tensor:
+        """Images (S, B, C, H, W), each flipped and moved as its own three numbers say."""
+        (s, b), (h, w) = x.shape[:2], x.shape[-2:]
+        u = hashed(keys, 3 * b, torch.float32).view(s, b, 3)
+        reach = 2 * self.crop + 1
+        down, right = ((u[..., k] * reach).long() - self.crop for k in (0, 1))
+        rows = down[..., None] + torch.arange(h, device=x.device)
+        columns = torch.arange(w, device=x.device).expand(s, b, w)
+        if self.flip:
+            columns = torch.where(u[..., 2:] < 0.5, w - 1 - columns, columns)
+        columns = columns + right[..., None]
+        inside = ((rows >= 0) & (rows < h))[..., None] & ((columns >= 0) & (columns < w))[
+            ..., None, :
+        ]
+        place = rows.clamp(0, h - 1)[..., None] * w + columns.clamp(0, w - 1)[..., None, :]
+        flat = place.view(s, b, 1, h * w).expand(*x.shape[:3], h * w)
+        return (x.flatten(-2).gather(-1, flat) * inside.view(s, b, 1, h * w)).view(x.shape)
