@@ -109,8 +109,8 @@ def test_recording_leaves_out_nothing_that_matters() -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_layers_that_draw_numbers_are_not_recorded() -> None:
-    model = nn.Sequential(nn.FractionalMaxPool2d(2, output_size=2), nn.Flatten(), nn.Linear(12, 3))
-    x, y = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 2, 0])
+    model = nn.Sequential(nn.FractionalMaxPool2d(2, output_size=4), nn.Flatten(), nn.Linear(48, 3))
+    x, y = torch.randn(4, 3, 9, 9), torch.tensor([0, 1, 2, 0])
     task = fl.Task(model, "cross_entropy", (x, y), [range(4)])
     block = task.samples(torch.tensor([0]), torch.arange(4)[None])
     start = task.start(0)[0]

@@ -250,15 +250,18 @@ def _check_resume(
         raise FairleadError(
             f"the run to resume diverged or has {run.rounds} rounds already: ask for more"
         )
-    kept = algorithm.init(task.start(seed)[0]).tensors().keys()
+    fresh = algorithm.init(task.start(seed)[0])
     same = (type(run.algorithm), run.session.seed, run.task.dim, run.task.clients)
-    if (
-        same != (type(algorithm), seed, task.dim, task.clients)
-        or kept != run.state.tensors().keys()
-    ):
+    asked = (type(algorithm), seed, task.dim, task.clients)
+    if same != asked or _fields(fresh) != _fields(run.state):
         raise FairleadError(
             "the run to resume has another method, seed or task: resume with its own"
         )
+
+
+def _fields(state: State) -> set[str]:
+    """What a state is made of; an optimizer's slots come with its first step."""
+    return {name for name in state.tensors() if "slots/" not in name}
 
 
 def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:
