@@ -29,6 +29,7 @@ bench: setup
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/compress.py
 	$(BIN)/python benchmarks/splits.py
+	$(BIN)/python benchmarks/images.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

@@ -93,7 +93,7 @@ def test_every_registered_method_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("engine", ["vmap", "loop"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["scaffold-momentum", "fedglomo-qsgd", "catalyst-decrease"])
 def test_a_run_goes_on_from_its_state_to_the_same_bytes(name: str, engine: str) -> None:
     whole = _final(METHODS[name], engine, "cpu", **SETTINGS)
     part = _final(METHODS[name], engine, "cpu", **{**SETTINGS, "rounds": 2})

@@ -47,6 +47,7 @@ from fairlead.algorithms import (
     ScaffoldM,
     ScaffoldS,
 )
+from fairlead.checkpoint import Checkpoints
 from fairlead.citations import cite
 from fairlead.compare import Comparison, compare
 from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
@@ -74,6 +75,7 @@ __all__ = [
     "BFloat16",
     "Batches",
     "Catalyst",
+    "Checkpoints",
     "Client",
     "Cohort",
     "Comparison",

@@ -55,6 +55,18 @@ class Record:
                 flat.update({f"{field.name}/{key}": v for key, v in inner.items()})
         return flat
 
+    def filled(self, flat: Mapping[str, Tensor]) -> Self:
+        """The record with the vectors that `tensors` gave, its nested records and mappings too."""
+        changed: dict[str, Any] = {}
+        for field in dataclasses.fields(cast(Any, self)):
+            value, under = getattr(self, field.name), f"{field.name}/"
+            inner = {k[len(under) :]: t for k, t in flat.items() if k.startswith(under)}
+            if isinstance(value, Tensor):
+                changed[field.name] = flat[field.name]
+            else:
+                changed[field.name] = value.filled(inner) if isinstance(value, Record) else inner
+        return type(self)(**changed)
+
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """The record with `fn` applied to every vector."""
         changed: dict[str, Any] = {}

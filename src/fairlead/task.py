@@ -21,6 +21,7 @@ from torch.func import functional_call, grad, vmap
 from fairlead.data.checks import as_tensor, check_data, check_model, check_signs, check_split
 from fairlead.data.images import Transform
 from fairlead.data.splits import Split
+from fairlead.describe import described
 from fairlead.domain import Simplex
 from fairlead.errors import FairleadError, unknown
 from fairlead.evaluation import client_losses, client_weights, held_out, sums
@@ -310,6 +311,13 @@ class Task(Made):
             g, buffers = self.grad_block(x, block, buffers)
             total = total + len(index) / n * g
         return self.regularised(torch.as_tensor(total), x), buffers
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this task from others; mapped files are told by their shapes alone."""
+        data = [str(t.shape) if self.mapped else t for t in self.data]
+        fixed = {"dim": self.dim, "l2": self.l2, "noise": self.noise, "dtype": str(self.dtype)}
+        made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
+        return described({**fixed, "data": data, "layers": self.layers, **made})
 
     def twin(self) -> Task:
         """The same task with a model of its own, for another thread: `functional_call` changes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, State
+from fairlead.checkpoint import Checkpoints, Keeper, newest
 from fairlead.data.batches import Batches, BatchTable, Geometric
+from fairlead.describe import described
 from fairlead.engine.clients import Counters
 from fairlead.engine.ledger import Ledger
 from fairlead.engine.simulate import Mode, Session, Simulate
@@ -24,6 +27,7 @@ from fairlead.losses import better_larger
 from fairlead.progress import Progress
 from fairlead.sampling import Cohorts, Dropouts, answered, as_sampler, check_dropout
 from fairlead.schedules import check_rate
+from fairlead.stop import Stop
 from fairlead.task import Task
 
 
@@ -37,7 +41,7 @@ class Run:
     state: State
     """The server's state at the end; if the run diverged, before the round in which that was seen."""
     session: Session = field(repr=False)
-    stopped: Literal["rounds", "target", "diverged"]
+    stopped: Literal["rounds", "target", "diverged", "interrupted"]
     """Why the run ended."""
     rounds: int
     """Rounds finished."""
@@ -112,7 +116,8 @@ def train(
     objective: bool = True,
     target: Mapping[str, float] | None = None,
     progress: bool | Progress | None = None,
-    resume: Run | None = None,
+    checkpoints: str | Path | Checkpoints | None = None,
+    resume: Run | str | Path | None = None,
 ) -> Run:
     """Train `task` with `algorithm`.
 
@@ -124,7 +129,10 @@ def train(
     dropout: the share of sampled clients that do not answer, or a list of lost clients a round.
     eval_every: rounds between evaluations; objective: whether these compute f on all data.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
-    resume: a run of the same settings with fewer rounds, to go on from; it ends in the same bytes.
+    checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, for what it takes to go on after a stop;
+        Ctrl-C and SIGTERM then end the run after the round they come in, with a checkpoint.
+    resume: a run of the same settings with fewer rounds, or a folder of checkpoints, to go on from;
+        it ends in the same bytes.
 
     >>> import fairlead as fl
     >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
@@ -147,7 +155,25 @@ def train(
     state = algorithm.init(task.start(seed)[0])
     history, bar = History(), Progress.of(progress, rounds, type(algorithm).__name__)
     clock, stopped, error, done, k = 0.0, "rounds", None, 0, 0
-    if resume is not None:
+    keeper = None
+    if checkpoints is not None or isinstance(resume, str | Path):
+        config = {
+            "task": task.fingerprint(), "method": described(algorithm), "batches": described(local),
+            "cohort": described(sampler), "weights": described(weights),
+            "dropout": described(dropout), "seed": seed,
+        }  # fmt: skip
+        if checkpoints is not None:
+            given = (
+                checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
+            )
+            keeper = Keeper(given, config)
+        if isinstance(resume, str | Path):
+            saved, wrong = newest(resume, config)
+            for sentence in wrong:
+                warnings.warn(f"passed over: {sentence}", stacklevel=2)
+            state, history = saved.restore(state, session), saved.history()
+            clock, done = saved.seconds, saved.round
+    elif resume is not None:
         _check_resume(resume, task, algorithm, rounds, seed)
         session.continue_from(resume.session)
         kept = [row for row in resume.history.rows if row["round"] % eval_every == 0]
@@ -165,7 +191,8 @@ def train(
         history.append(row)
         return row
 
-    with torch.random.fork_rng(devices=_devices(task)), torch.no_grad(), bar:
+    stop = Stop(keeper is not None)
+    with torch.random.fork_rng(devices=_devices(task)), torch.no_grad(), bar, stop:
         try:
             session.prepare(sampler.cohort(seed, 0, task.clients))
             begin = time.perf_counter()
@@ -201,6 +228,11 @@ def train(
                     (state, session.buffers), stopped = before, "diverged"
                     break
                 bar.update(k, row)
+                if keeper is not None and (stop.asked or keeper.due(k) or k == rounds):
+                    keeper.write(k, state, session, history, clock)
+                if stop.asked:
+                    stopped = "interrupted"
+                    break
             if target is not None and stopped == "rounds" and _reached(row, target):
                 stopped = "target"
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from rich.table import Table
 
 import fairlead
 from fairlead.algorithms import METHODS, PRESETS
+from fairlead.checkpoint import Checkpoints
 from fairlead.citations import PAPERS, cite
 from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.settings import AXES, DEFAULTS, OPTIONS, local, numbers, read_settings, target
@@ -89,11 +91,38 @@ def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
 @_settings_command("run", leave_out={"methods", "grid", "seeds", "x"})
 def run_command(s: dict[str, Any]) -> None:
     """Train with one method."""
+    _run(s, resume=False)
+
+
+@app.command("resume")
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="the --out folder of the run")],
+    rounds: Annotated[int | None, typer.Option("--rounds", help="go on to this round")] = None,
+) -> None:
+    """Go on with a run that was stopped or killed, from its newest checkpoint, to the same bytes."""
+    try:
+        try:
+            s = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise FairleadError(f"{folder} is no folder of a run: {error}") from error
+        known = {key: s[key] for key in DEFAULTS if key in s}
+        asked = {} if rounds is None else {"rounds": rounds}
+        _run({**DEFAULTS, **known, "out": folder, **asked}, resume=True)
+    except FairleadError as error:
+        _fail(error)
+
+
+def _run(s: dict[str, Any], resume: bool) -> None:
     built = build_task(s)
     ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
+    keep = None
+    if s["out"] is not None:
+        folder = folder_for(Path(s["out"]), s)
+        keep = Checkpoints(folder / "checkpoints", every=s["checkpoint_every"])
     result = train(
-        built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]), **local(s)
-    )
+        built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]),
+        checkpoints=keep, resume=keep.folder if keep is not None and resume else None, **local(s),
+    )  # fmt: skip
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
     shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
     for key, number in last.items():
@@ -104,11 +133,13 @@ def run_command(s: dict[str, Any]) -> None:
     _say_split(built, s)
     if s["out"] is not None:
         out.print(f"written: {write_run(Path(s['out']), s, result)}", highlight=False)
+    if result.stopped == "interrupted":
+        out.print(f"stopped in round {result.rounds}: go on with fairlead resume {s['out']}")
     if result.error is not None:
         raise result.error
 
 
-@_settings_command("compare", leave_out={"method", "seed"})
+@_settings_command("compare", leave_out={"method", "seed", "checkpoint_every"})
 def compare_command(s: dict[str, Any]) -> None:
     """Compare methods, each tuned on the same step sizes. Without arguments: a demo on digits."""
     built = build_task(s)

@@ -19,7 +19,7 @@ DEFAULTS: dict[str, Any] = {
     "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": None,
-    "eval_every": 1, "objective": True, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
+    "eval_every": 1, "objective": True, "checkpoint_every": None, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
 
@@ -102,6 +102,10 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "eval_every": (int, "rounds between evaluations"),
     "objective": (bool, "whether evaluations compute the loss on all training data"),
     "config": (Path, "settings from a TOML file; flags win"),
+    "checkpoint_every": (
+        int,
+        "rounds between checkpoints in the --out folder, besides one every ten minutes",
+    ),
     "out": (Path, "a folder for config, history, table and figure"),
 }
 

@@ -12,7 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
@@ -89,7 +89,7 @@ class Session:
         self.setting = setting
         self.mode: Mode = setting.mode
         self.report = f"{setting.mode}, as asked for"
-        self.room = 0
+        self.room = self.planned = 0
         self.operator_threads = torch.get_num_threads()
         self.threads = 1  # clients that run at the same time in `loop`
         if setting.mode != "debug" and task.device.type == "cpu" and not task.draws_masks:
@@ -100,7 +100,7 @@ class Session:
     def prepare(self, ids: Ids) -> None:
         """Settle how to run before the first round, on the first cohort's own shapes."""
         draw = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
-        self.room = clients_that_fit(self.task, draw, self.setting.memory)
+        self.room = self.planned or clients_that_fit(self.task, draw, self.setting.memory)
         self.operator_threads = torch.get_num_threads()
         if is_small(self.task, len(ids), draw):
             torch.set_num_threads(1)  # threads would only wait for each other
@@ -117,6 +117,16 @@ class Session:
                 )
             if self.room < len(ids):
                 self.report += f", {self.room} of {len(ids)} clients at a time"
+
+    def how(self) -> dict[str, Any]:
+        """How the run is executed, for another process to do the same."""
+        return {"mode": self.mode, "threads": self.threads, "room": self.room, "why": self.report}
+
+    def take(self, how: dict[str, Any]) -> None:
+        """Execute as another process did: equal bytes need equal sums."""
+        self.mode, self.threads, self.report = how["mode"], how["threads"], how["why"]
+        self.setting = replace(self.setting, mode=self.mode)
+        self.planned = how["room"]
 
     def continue_from(self, other: Session) -> None:
         """Take over the clients' memories, buffers and counts of another run."""

@@ -1,0 +1,234 @@
+"""Runs that are stopped, killed or damaged go on to the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conformance import METHODS
+from conftest import uneven
+from safetensors.torch import load_file
+
+import fairlead as fl
+from fairlead.checkpoint import listed, read
+
+WORK = {"cohort": 3, "batch_size": 4, "epochs": 1, "dropout": 0.2}
+
+
+def _same(one: fl.Run, two: fl.Run) -> None:
+    for key, value in two.state.tensors().items():
+        assert torch.equal(one.state.tensors()[key], value), key
+    if two.session.store is not None:
+        kept = one.session.store.export()
+        for key, value in two.session.store.export().items():
+            assert torch.equal(kept[key], value), key
+    assert torch.equal(one.session.buffers, two.session.buffers)
+    assert one.counters == two.counters
+    totals = [(r.ledger.up, r.ledger.down, r.ledger.nominal_up) for r in (one, two)]
+    assert totals[0] == totals[1]
+    assert len(one.ledger.exchanges) == len(two.ledger.exchanges)
+    rows = [[{k: v for k, v in row.items() if k != "seconds"} for row in r.history.rows]
+            for r in (one, two)]  # fmt: skip
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_from_its_files(name: str, engine: str, tmp_path) -> None:
+    method, work = METHODS[name], {**WORK, "engine": engine}
+    whole = fl.train(uneven(), method, rounds=6, **work)
+    fl.train(uneven(), method, rounds=4, checkpoints=fl.Checkpoints(tmp_path, every=3), **work)
+    rest = fl.train(uneven(), method, rounds=6, resume=tmp_path, **work)
+    _same(rest, whole)
+
+
+def test_the_engine_is_the_one_the_run_began_with(tmp_path) -> None:
+    fl.train(uneven(), fl.Scaffold(lr=0.1), rounds=2, checkpoints=tmp_path, engine="loop", **WORK)
+    rest = fl.train(uneven(), fl.Scaffold(lr=0.1), rounds=4, resume=tmp_path, **WORK)
+    assert rest.session.mode == "loop"
+
+
+def test_the_oldest_are_dropped(tmp_path) -> None:
+    keep = fl.Checkpoints(tmp_path, every=1, last=2)
+    fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=5, checkpoints=keep)
+    assert [path.name for path in listed(tmp_path)] == [
+        "round-000000004.safetensors", "round-000000005.safetensors",
+    ]  # fmt: skip
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors"}
+    assert "state/x" in load_file(tmp_path / "round-000000005.safetensors")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text"])
+def test_damage_is_seen_and_the_one_before_it_is_used(damage: str, tmp_path) -> None:
+    method = fl.Scaffold(lr=0.1)
+    whole = fl.train(uneven(), method, rounds=6, **WORK)
+    fl.train(uneven(), method, rounds=4, checkpoints=fl.Checkpoints(tmp_path, every=1), **WORK)
+    last = listed(tmp_path)[-1]
+    data = bytearray(last.read_bytes())
+    if damage == "flip":
+        data[-100] ^= 1
+    last.write_bytes({"cut": data[:-7], "flip": data, "empty": b"", "text": b"none"}[damage])
+    with pytest.warns(UserWarning, match="passed over: round-000000004.safetensors is"):
+        rest = fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK)
+    _same(rest, whole)
+    for path in listed(tmp_path):
+        path.write_bytes(b"")
+    with pytest.raises(fl.FairleadError, match=r"no checkpoint in .* can be used"):
+        fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK)
+
+
+def test_every_flipped_byte_is_seen(tmp_path) -> None:
+    fl.train(uneven(), fl.Scaffold(lr=0.1), rounds=1, checkpoints=tmp_path)
+    path = listed(tmp_path)[0]
+    data = path.read_bytes()
+    rng = random.Random(0)
+    for place in rng.sample(range(len(data)), 150):
+        path.write_bytes(
+            data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :]
+        )
+        with pytest.raises(fl.FairleadError, match=r"round-000000001\.safetensors is"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": fl.Scaffold(lr=0.2)}, "method was"),
+        ({"method": fl.FedAvg(lr=0.1)}, "method was"),
+        ({"seed": 1}, "seed was 0, now it is 1"),
+        ({"cohort": 4}, "cohort was"),
+        ({"batch_size": 5}, "batches was"),
+        ({"weighting": "size"}, "weights was"),
+        ({"task": uneven(sizes=(13, 4, 9, 2, 21))}, "task was"),
+    ],
+)
+def test_other_settings_are_refused(change: dict, message: str, tmp_path) -> None:
+    settings = {"task": uneven(), "method": fl.Scaffold(lr=0.1), **WORK}
+    first = dict(settings)
+    fl.train(first.pop("task"), first.pop("method"), rounds=2, checkpoints=tmp_path, **first)
+    other = {**settings, **change}
+    with pytest.raises(fl.FairleadError, match=message):
+        fl.train(other.pop("task"), other.pop("method"), rounds=4, resume=tmp_path, **other)
+
+
+def test_there_must_be_a_checkpoint(tmp_path) -> None:
+    with pytest.raises(fl.FairleadError, match="there is no checkpoint"):
+        fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=2, resume=tmp_path)
+    for wrong in ({"every": 0}, {"last": 0}, {"minutes": 0.0}):
+        with pytest.raises(fl.FairleadError, match="checkpoints:"):
+            fl.Checkpoints(tmp_path, **wrong)
+
+
+def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path, monkeypatch) -> None:
+    """The third file meets ENOSPC half-way."""
+    method, real, calls = fl.Scaffold(lr=0.1), os.fsync, []
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 5:  # two calls a checkpoint: the file, its folder
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    keep = fl.Checkpoints(tmp_path, every=1)
+    with pytest.raises(fl.FairleadError, match=r"round 3 could not be written.*No space left"):
+        fl.train(uneven(), method, rounds=6, checkpoints=keep, **WORK)
+    monkeypatch.undo()
+    assert [read(path).round for path in tmp_path.iterdir()] in ([1, 2], [2, 1])
+    rest = fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK)
+    _same(rest, fl.train(uneven(), method, rounds=6, **WORK))
+
+
+PROGRAM = """
+import sys
+from conftest import uneven
+import fairlead as fl
+methods = {
+    "scaffold": fl.Scaffold(lr=0.05),
+    "fedglomo": fl.FedGLOMO(lr=0.05, beta=0.3, compressor=fl.QSGD(2)),
+}
+folder, name, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+keep = fl.Checkpoints(folder, every=7)
+try:
+    run = fl.train(uneven(), methods[name], rounds=rounds, cohort=3, batch_size=4, epochs=1,
+                   engine="vmap", eval_every=5, checkpoints=keep, resume=folder)
+except fl.FairleadError as error:
+    if "there is no checkpoint" not in str(error):
+        raise
+    run = fl.train(uneven(), methods[name], rounds=rounds, cohort=3, batch_size=4, epochs=1,
+                   engine="vmap", eval_every=5, checkpoints=keep)
+print(run.stopped, run.rounds)
+"""
+
+
+def _process(folder: Path, name: str, rounds: int) -> subprocess.Popen[str]:
+    words = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), name, str(rounds)]
+    here = str(Path(__file__).parent)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def _killed_again_and_again(folder: Path, name: str, kills: int, rounds: int) -> None:
+    rng = random.Random(kills)
+    done = 0
+    while done < kills:
+        process = _process(folder, name, rounds)
+        began = len(list(folder.glob("*")))
+        while process.poll() is None and len(list(folder.glob("*"))) == began and done == 0:
+            time.sleep(0.02)  # let the first one get to work
+        time.sleep(rng.uniform(0.0, 3.0 if done else 0.5))
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.communicate()
+        done += 1
+    assert done == kills, "the run ended too soon to be killed"
+    last = _process(folder, name, rounds)
+    assert last.communicate(timeout=120)[0].split() == ["rounds", str(rounds)]
+
+
+def _final(folder: Path) -> dict[str, torch.Tensor]:
+    tensors = read(listed(folder)[-1]).tensors
+    columns = read(listed(folder)[-1]).meta["columns"]
+    tensors["history"][:, columns.index("seconds")] = 0
+    return tensors
+
+
+def _compare(name: str, kills: int, rounds: int, tmp_path: Path) -> None:
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    broken.mkdir()
+    _killed_again_and_again(broken, name, kills, rounds)
+    assert _process(whole, name, rounds).communicate(timeout=120)[0]
+    one, two = _final(broken), _final(whole)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_a_run_that_was_killed_ends_in_the_same_bytes(tmp_path) -> None:
+    _compare("scaffold", 2, 1000, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scaffold", "fedglomo"])
+def test_twenty_kills_end_in_the_same_bytes(name: str, tmp_path) -> None:
+    _compare(name, 20, 6000, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_with_a_checkpoint(kind: signal.Signals, tmp_path) -> None:
+    process = _process(tmp_path, "scaffold", 100_000)
+    while not listed(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(kind)
+    word, rounds = process.communicate(timeout=60)[0].split()
+    assert process.returncode == 0
+    assert word == "interrupted"
+    assert read(listed(tmp_path)[-1]).round == int(rounds)
