@@ -346,3 +346,27 @@ def _no_network(*given: object, **more: object) -> None:
 def test_text_by_name() -> None:
     text = _run("run", "--task", "dialects", "--rounds", "1", "--steps", "1", "--clients", "3")
     assert "3 clients hold" in text
+
+
+def test_a_run_is_resumed_from_its_folder(tmp_path) -> None:
+    words = [
+        "run",
+        "--task",
+        "theorem2",
+        "--method",
+        "scaffold",
+        "--steps",
+        "random:0.5",
+        "--dropout",
+        "0.2",
+    ]
+    _run(*words, "--rounds", "9", "--out", str(tmp_path / "whole"))
+    _run(*words, "--rounds", "5", "--out", str(tmp_path / "part"), "--checkpoint-every", "2")
+    text = _run("resume", str(tmp_path / "part"), "--rounds", "9")
+    assert "Scaffold on theorem2" in text
+    one, two = (
+        fl.History.from_jsonl(tmp_path / n / "history.jsonl").rows for n in ("whole", "part")
+    )
+    assert [r["distance"] for r in one] == [r["distance"] for r in two]
+    assert "no folder of a run" in " ".join(_run("resume", str(tmp_path), code=2).split())
+    assert "ask for more" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())

@@ -173,6 +173,8 @@ def train(
                 warnings.warn(f"passed over: {sentence}", stacklevel=2)
             state, history = saved.restore(state, session), saved.history()
             clock, done = saved.seconds, saved.round
+            if done >= rounds:
+                raise FairleadError(f"the run in {resume} has {done} rounds already: ask for more")
     elif resume is not None:
         _check_resume(resume, task, algorithm, rounds, seed)
         session.continue_from(resume.session)
