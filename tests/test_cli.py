@@ -316,7 +316,8 @@ def test_images_from_a_folder(model: str, split: str, tmp_path) -> None:
     )  # fmt: skip
     text = _run(
         "run", "--task", "femnist", "--data", str(tmp_path), "--model", model, "--split", split,
-        "--clients", "3", "--cohort", "2", "--rounds", "2", "--lr", "0.01", "--task-set", "flip=true,crop=2",
+        *([] if split == "by-id" else ["--clients", "3"]), "--cohort", "2", "--rounds", "2",
+        "--lr", "0.01", "--task-set", "flip=true,crop=2",
         "--out", str(tmp_path / "o"),
     )  # fmt: skip
     assert "3 clients hold 60 samples" in text
@@ -328,6 +329,11 @@ def test_images_from_a_folder(model: str, split: str, tmp_path) -> None:
     [
         (["--task", "digits", "--split", "by-id"], "do not say whose samples"),
         (["--task", "dialects", "--model", "softmax"], "there is no model 'softmax'"),
+        (["--task", "dialects", "--clients", "0"], "clients is 0"),
+        (["--split", "shards", "--split-value", "inf"], "takes a whole number"),
+        (["--split", "shards", "--split-value", "2.9"], "takes a whole number"),
+        (["--split", "iid", "--split-value", "5"], "takes no value"),
+        (["--task", "femnist", "--clients", "7"], "leave clients out"),
         (["--task", "cifar10", "--data", "."], "is not here"),
     ],
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fairlead as fl
+from fairlead.engine.clients import CARRIER
 from fairlead.rng import Purpose, words
 
 
@@ -141,3 +144,64 @@ def test_mapped_numbers_are_cast_when_they_are_used(tmp_path) -> None:
     torch.manual_seed(0)
     assert runs[0].x.dtype == torch.float64
     assert runs[0].task.data[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.rand(4, 3, 8, 6), "give bytes"),
+        (_bytes(4)[:, 0], "as \\(N, C, H, W\\)"),
+        (_bytes(4).flatten(1), "as \\(N, C, H, W\\)"),
+    ],
+)
+def test_only_bytes_of_four_axes_are_images(x: torch.Tensor, message: str) -> None:
+    with pytest.raises(fl.FairleadError, match=message):
+        fl.Images.of(x)
+    with pytest.raises(fl.FairleadError, match=message):
+        fl.Task(
+            fl.models.mlp(x[0].numel(), 2), "cross_entropy", (x, torch.zeros(4, dtype=torch.int64)),
+            [range(4)], transform=fl.Images([0.5] * 3, [0.5] * 3),
+        )  # fmt: skip
+
+
+def test_bytes_without_a_transform_say_what_to_give() -> None:
+    data = (_bytes(4), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(fl.FairleadError, match=r"give transform=fl\.Images\.of"):
+        fl.Task(fl.models.mlp(144, 2), "cross_entropy", data, [range(4)])
+    for wrong in ({"mean": 0.5}, {"mean": []}, {"crop": 1.5}):
+        with pytest.raises(fl.FairleadError, match="one number a channel"):
+            fl.Images(**wrong)
+
+
+def test_games_over_mapped_files_leave_them_where_they_are(tmp_path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    y = torch.where(torch.arange(24) % 3 == 0, 1.0, -1.0)
+    base = fl.Task(
+        nn.Linear(3, 1), "logistic", (mapped, y), [range(9), range(9, 24)], dtype=torch.float64
+    )
+    for task in (fl.problems.auc_maximization(base), fl.problems.agnostic(base)):
+        assert task.data[0].dtype == torch.float32
+        assert task.data[0].data_ptr() == base.data[0].data_ptr()
+        run = fl.train(task, fl.MirrorProx(lr=0.01), rounds=2, steps=2, batch_size=4)
+        assert np.isfinite(run.history.last("loss"))
+
+
+def _train_mapped(folder: str) -> None:
+    mapped = np.load(f"{folder}/x.npy", mmap_mode="r")
+    fl.train(
+        _task(fl.Images([0.5] * 3, [0.3] * 3), x=mapped),
+        fl.FedAvg(lr=0.1),
+        rounds=2,
+        steps=3,
+        batch_size=4,
+    )
+
+
+def test_a_forked_process_brings_its_own_samples(tmp_path) -> None:
+    np.save(tmp_path / "x.npy", _bytes().numpy())
+    _train_mapped(str(tmp_path))
+    assert CARRIER.pool is not None
+    CARRIER.process = -1  # as it is in a child: the thread belongs to another process
+    _train_mapped(str(tmp_path))
+    assert CARRIER.process == os.getpid()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 import torch
@@ -145,3 +147,101 @@ def test_broken_parquet_is_a_sentence(tmp_path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(fl.FairleadError, match="cannot be read as a Parquet file"):
         fl.Task.from_parquet(tmp_path / "t.parquet", target="sick", client="town")
+
+
+def test_test_labels_are_coded_like_training_labels() -> None:
+    y = np.array([0, 2, 3])[Y + (X[:, 1] > 0)]
+    task = fl.Task.from_arrays(X, y, client=WHO, test=(X, y))
+    assert torch.equal(task.data[1], task.test[1])
+    assert task.label_names == ["0", "2", "3"]
+    kept = fl.Task.from_arrays(X, y, client=WHO, test=(X, y), model=fl.models.mlp(4, 5))
+    assert kept.data[1].tolist() == y.tolist() == kept.test[1].tolist()
+    with pytest.raises(fl.FairleadError, match="the label 8 is among the test data"):
+        fl.Task.from_arrays(X, y, client=WHO, test=(X, y + 6))
+
+
+def test_a_loss_of_ones_own_gets_the_numbers_as_they_are() -> None:
+    task = fl.Task.from_arrays(X, 10 * Y + 5, client=WHO, loss=lambda o, t: (o[:, 0] - t).abs())
+    assert set(task.data[1].tolist()) == {5.0, 15.0}
+
+
+def test_datasets_that_draw_are_asked_once_a_sample() -> None:
+    class Drawing(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, k: int) -> tuple[torch.Tensor, int]:
+            v = torch.randn(3)
+            return v, int(v[0] > 0)
+
+    task = fl.Task.from_torch_dataset(Drawing(), client=np.arange(40) % 2)
+    assert torch.equal((task.data[0][:, 0] > 0).long(), task.data[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"client": WHO[:9]}, "client has 9 entries for 30 samples"),
+        ({"client": WHO, "x": X.astype(str)}, "give numbers"),
+        ({"client": WHO, "y": np.array([None] * 30)}, "one number or word a sample"),
+        ({"client": WHO, "y": np.ones((30, 2))}, "one number or word a sample"),
+        ({"client": WHO, "keep": "disk"}, "no place for data 'disk'"),
+        ({"client": WHO, "test": (X[:, :2], Y)}, "do not fit samples of shapes"),
+        ({"client": WHO, "test": (X, Y + 9), "model": fl.models.mlp(4, 2)}, "labels run from 9"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arguments: dict, message: str) -> None:
+    given = {"x": X, "y": Y, **arguments}
+    with pytest.raises(fl.FairleadError, match=message):
+        fl.Task.from_arrays(given.pop("x"), given.pop("y"), **given)
+
+
+def test_odd_arrays_that_do_fit() -> None:
+    whole = fl.Task.from_arrays(np.arange(60).reshape(30, 2)[:, ::-1] > 20, Y > 0, client=WHO)
+    assert whole.data[0].dtype == torch.float32
+    short = fl.Task(fl.models.mlp(4, 2), "cross_entropy", (X, Y.astype(np.int32)), [range(30)])
+    assert short.data[1].dtype == torch.int64
+    logistic = fl.Task.from_arrays(X, Y > 0, client=WHO, loss="logistic")
+    assert logistic.dim == 5
+    lists = fl.Task.from_arrays(X, Y, clients=np.arange(30).reshape(3, 10))
+    assert lists.sizes.tolist() == [10, 10, 10]
+
+
+def test_datasets_that_do_not_fit_are_refused() -> None:
+    empty = TensorDataset(torch.zeros(0, 4), torch.zeros(0))
+    with pytest.raises(fl.FairleadError, match="one of the datasets is empty"):
+        fl.Task.from_torch_dataset([empty, TensorDataset(torch.ones(2, 4), torch.ones(2))])
+    with pytest.raises(fl.FairleadError, match="pairs by index"):
+        fl.Task.from_torch_dataset(_Listed([{"x": 1}]), client=[0])
+    ragged = [(np.zeros(3), 0), (np.zeros(4), 1)]
+    with pytest.raises(fl.FairleadError, match="of one shape"):
+        fl.Task.from_torch_dataset(_Listed(ragged), client=[0, 1])
+
+
+class _Listed(torch.utils.data.Dataset):
+    def __init__(self, samples: list) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, k: int) -> tuple:
+        return self.samples[k]
+
+
+def test_cells_that_look_like_numbers(tmp_path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\ufeffwho,size,sick\n007,1.5,no\n07,2,yes\n7,3,no\n\n", encoding="utf-8")
+    task = fl.Task.from_csv(path, target="sick", client="who")
+    assert task.clients == 3
+    path.write_text("who,who,sick\n1,2,no\n")
+    with pytest.raises(fl.FairleadError, match="column who twice"):
+        fl.Task.from_csv(path, target="sick", client="who")
+    table = {"who": ["a", "b"], "cost": [Decimal("1.5"), Decimal("2")], "sick": ["no", "yes"]}
+    assert fl.Task.from_table(table, target="sick", client="who", scale=False).data[0].tolist() == [
+        [1.5],
+        [2.0],
+    ]
+    days = np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[D]")
+    with pytest.raises(fl.FairleadError, match="give numbers or words"):
+        fl.Task.from_table({**table, "day": days}, target="sick", client="who")

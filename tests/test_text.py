@@ -61,3 +61,8 @@ def test_a_small_network_learns_the_common_part() -> None:
     run = fl.train(task, fl.FedAvg(lr=1.0), rounds=25, batch_size=32, eval_every=25)
     common = float(data.y_test.bincount().max()) / len(data.y_test)
     assert run.history.last("accuracy") > common + 0.2
+
+
+def test_codes_that_do_not_fit_a_byte_are_refused() -> None:
+    with pytest.raises(fl.FairleadError, match="from 0 to 255"):
+        windows(np.array([1, 300, 2, 5]), 2)

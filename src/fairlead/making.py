@@ -21,11 +21,14 @@ from fairlead.models import softmax_regression
 
 
 class Function(nn.Module):
-    """A function f(v, *sample) of a vector as a model whose output is its value."""
+    """A function f(v, *sample) of a vector as a model whose output is its value. One that looks at
+    its samples in Python is `loose`: it runs one client at a time."""
 
-    def __init__(self, f: Callable[..., Tensor], start: Tensor, batched: bool) -> None:
+    def __init__(
+        self, f: Callable[..., Tensor], start: Tensor, batched: bool, loose: bool = False
+    ) -> None:
         super().__init__()
-        self.f, self.batched = f, batched
+        self.f, self.batched, self.loose = f, batched, loose
         self.v = nn.Parameter(start.clone())
 
     def forward(self, *batch: Tensor) -> Tensor:
@@ -37,6 +40,9 @@ class Function(nn.Module):
 class Made:
     """The constructors of a task besides its own."""
 
+    label_names: list[str] | None = None
+    """The classes' names where labels were coded, in the order of their numbers."""
+
     def __init__(self, *given: Any, **settings: Any) -> None:
         raise NotImplementedError
 
@@ -47,10 +53,12 @@ class Made:
         data: Sequence[Tensor],
         start: Tensor,
         clients: Split | Sequence[ArrayLike] | None = None,
+        *,
+        batched: bool = False,
         **settings: Any,
     ) -> Self:
         """A task from f(x, *sample) → a number, with one sample a client unless `clients` says
-        otherwise.
+        otherwise. With `batched` it is f(x, *samples) → a number a sample, which is faster.
 
         >>> from fairlead import Task
         >>> b = torch.tensor([[1.0], [3.0]])
@@ -60,7 +68,7 @@ class Made:
         """
         owners = [[i] for i in range(len(data[0]))] if clients is None else clients
         settings.setdefault("dtype", start.dtype)
-        return cls(Function(f, start, batched=False), value, data, owners, **settings)
+        return cls(Function(f, start, batched), value, data, owners, **settings)
 
     @classmethod
     def from_functions(
@@ -79,7 +87,7 @@ class Made:
 
         ids = torch.arange(len(functions))
         settings.setdefault("dtype", start.dtype)
-        model = Function(values, start, batched=True)
+        model = Function(values, start, batched=True, loose=True)
         return cls(model, value, [ids], ids[:, None].tolist(), **settings)
 
     @classmethod
@@ -111,24 +119,36 @@ class Made:
         """
         if (client is None) == (clients is None):
             raise FairleadError("say whose the samples are: give either client or clients")
-        owners = by_id(np.asarray(client)) if client is not None else clients
-        split = owners if isinstance(owners, Split) else Split.of(owners or [])
-        inputs = x if isinstance(x, np.memmap) else as_tensor(x)
-        targets = tables.labels(y, regression=loss == "squared")
-        classes = None if targets.names is None else len(targets.names)
-        if model is None:
-            size = int(np.prod(inputs.shape[1:]))
-            model = softmax_regression(size, classes or 1)
-        loss = loss or ("cross_entropy" if classes else "squared")
-        target = targets.values
+        code = tables.coding(y, loss, keep=model is not None)
+        inputs, target = x if isinstance(x, np.memmap) else _inputs(x, model is None), code(y)
+        if clients is not None:
+            split = clients if isinstance(clients, Split) else Split.of(clients)
+        else:
+            ids = np.asarray(client)
+            if ids.shape != (len(inputs),):
+                raise FairleadError(
+                    f"client has {len(ids)} entries for {len(inputs)} samples: give one a sample"
+                )
+            split = by_id(ids)
+        loss = loss or ("squared" if code.dtype == torch.float32 else "cross_entropy")
         if loss == "logistic":
-            target = _signs(target, classes)
+            target = _signs(target, code.classes)
+        if model is None:
+            size, outputs = int(np.prod(inputs.shape[1:])), code.classes or 1
+            model = softmax_regression(size, 1 if loss == "logistic" else outputs)
         if hold_out:
             if "test" in settings:
                 raise FairleadError("both test and hold_out are given: keep one")
             split, rows = _held_out(split, hold_out, seed)
             settings["test"] = (as_tensor(inputs[rows]), target[rows])
-        return cls(model, loss, (inputs, target), split, **settings)
+        elif settings.get("test") is not None:
+            x_test, y_test = settings["test"]
+            tested = code(y_test)
+            tested = _signs(tested, code.classes) if loss == "logistic" else tested
+            settings["test"] = (_inputs(x_test, False).to(_inputs(inputs[:1], False).dtype), tested)
+        made = cls(model, loss, (inputs, target), split, **settings)
+        made.label_names = None if code.names is None else [str(name) for name in code.names]
+        return made
 
     @classmethod
     def from_torch_dataset(
@@ -139,14 +159,21 @@ class Made:
         if isinstance(dataset, list | tuple):
             if client is not None:
                 raise FairleadError("a list of datasets is one a client: leave client out")
+            if not all(len(part) for part in dataset):
+                raise FairleadError("one of the datasets is empty: give every client a sample")
             pairs = [pair for part in dataset for pair in _pairs(part)]
             client = np.repeat(np.arange(len(dataset)), [len(part) for part in dataset])
         else:
             pairs = _pairs(dataset)
         if not pairs:
             raise FairleadError("the dataset is empty")
-        x = torch.stack([torch.as_tensor(np.asarray(a)) for a, _ in pairs])
-        y = np.array([b.item() if isinstance(b, Tensor) else b for _, b in pairs])
+        try:
+            x = torch.stack([torch.as_tensor(np.asarray(a)) for a, _ in pairs])
+            y = np.array([b.item() if isinstance(b, Tensor) else b for _, b in pairs])
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise FairleadError(
+                f"the inputs must be of one shape and the labels one number or word each: {error}"
+            ) from error
         if client is not None:
             settings["client"] = client
         return cls.from_arrays(x, y, **settings)
@@ -199,7 +226,24 @@ class Made:
 
 
 def _pairs(dataset: Any) -> list[tuple[Any, Any]]:
-    return [(dataset[k][0], dataset[k][1]) for k in range(len(dataset))]
+    try:
+        samples = [dataset[k] for k in range(len(dataset))]  # once each: a dataset may draw anew
+        return [(sample[0], sample[1]) for sample in samples]
+    except (TypeError, KeyError, IndexError) as error:
+        raise FairleadError(
+            f"the dataset must give (input, label) pairs by index, with a length: {error!r}"
+        ) from error
+
+
+def _inputs(x: Any, as_numbers: bool) -> Tensor:
+    """Inputs as a tensor; whole numbers and truth values become numbers for a linear model."""
+    array = x if isinstance(x, Tensor) else np.ascontiguousarray(np.asarray(x))
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind not in "iufb":
+            raise FairleadError(f"the inputs are {array.dtype}: give numbers")
+        array = array.astype(array.dtype.newbyteorder("="))
+    found = as_tensor(array)
+    return found.float() if as_numbers and not found.is_floating_point() else found
 
 
 def _signs(target: Tensor, classes: int | None) -> Tensor:

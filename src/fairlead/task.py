@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fairlead.data.checks import as_tensor, check_data, check_model, check_signs, check_split
+from fairlead.data.checks import as_tensor, check_data, check_model, check_signs, check_split, whole
 from fairlead.data.images import Transform
 from fairlead.data.splits import Split
 from fairlead.describe import described
@@ -92,14 +92,15 @@ class Task(Made):
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
         self.metrics = dict(known if metrics is None else metrics)
-        self.inputs = 1  # how many of the data tensors the model takes; the rest goes to the loss
-        if isinstance(model, Function):
-            self.inputs = len(data)
+        # how many of the data tensors the model takes; the rest goes to the loss
+        self.inputs = len(data) if isinstance(model, Function) else 1
         self.split = clients if isinstance(clients, Split) else Split.of(clients)
+        if keep not in ("auto", "device", "host"):
+            raise unknown("place for data", keep, ["auto", "device", "host"])
         self.transform, self.keep = transform, keep
-        self.mapped = any(isinstance(t, np.memmap) for t in data)
-        self.data = tuple(as_tensor(t) for t in data)
-        self.test = None if test is None else tuple(as_tensor(t) for t in test)
+        self.mapped = keep != "device" and any(isinstance(t, np.memmap) for t in data)
+        self.data = (as_tensor(data[0]), *map(whole, data[1:]))
+        self.test = None if test is None else (as_tensor(test[0]), *map(whole, test[1:]))
         self.optimum = optimum
         check_data("data", self.data, values=not self.mapped)
         if self.test is not None:
@@ -112,8 +113,6 @@ class Task(Made):
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else _made(model, 0)
         self._place(module, dtype, torch.device(device))
         check_model(self, loss == "cross_entropy")
-
-    # -- construction ---------------------------------------------------------------------------
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -134,7 +133,7 @@ class Task(Made):
         self.layout = Layout(model)
         self.dim, self.buffer_dim = self.layout.dim, self.layout.buffer_dim
         self.store = torch.device("cpu") if self._stays(device) else device
-        if self.store == device and not self.mapped:
+        if self.store == device and not self.mapped and self.keep != "host":
             self.data = tuple(self._cast(t) for t in self.data)
         self.test = None if self.test is None else tuple(self._cast(t) for t in self.test)
         self.optimum = None if self.optimum is None else self._cast(self.optimum)
@@ -145,7 +144,7 @@ class Task(Made):
         random = nn.modules.dropout._DropoutNd
         self.draws_masks = any(isinstance(m, random) for m in model.modules())
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
-        self.stackable = not any(isinstance(m, Function) and m.batched for m in model.modules())
+        self.stackable = not any(isinstance(m, Function) and m.loose for m in model.modules())
         self.recordable = self._pure_loss and (is_traceable(model) or isinstance(model, Function))
         if self.optimum is not None and self.optimum.shape != (self.dim,):
             raise FairleadError(
@@ -163,11 +162,12 @@ class Task(Made):
     @property
     def ahead(self) -> bool:
         """Whether it pays to bring samples while others are computed on."""
-        return self.mapped or self.store != self.device
+        return self.mapped or self.keep == "host" or self.store != self.device
 
     def _forget(self) -> None:
         self._grads: dict[Any, Callable[..., Any]] = {}
         self._seen: Counter[Any] = Counter()
+        self._best: tuple[Tensor, Tensor] | None = None
 
     def _cast(self, t: Tensor) -> Tensor:
         return t.to(self.device, self.dtype if t.is_floating_point() else None)
@@ -372,12 +372,20 @@ class Task(Made):
             if self.optimum is not None and self.knows_optimum(weighting):
                 values["distance"] = (x - self.optimum).norm()
                 if objective:
-                    values["gap"] = values["loss"] - self.objective(
-                        self.optimum, weighting, buffers
-                    )
+                    values["gap"] = values["loss"] - self._least(self.optimum, weighting, buffers)
         if not values:
             return {}
         return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+    def _least(
+        self, at: Tensor, weighting: str | Sequence[float], buffers: Tensor | None
+    ) -> Tensor:
+        """The objective at the optimum, computed once where no statistics change it."""
+        if self.buffer_dim:
+            return self.objective(at, weighting, buffers)
+        if self._best is None or self._best[0] is not at:
+            self._best = at, self.objective(at, weighting)
+        return self._best[1]
 
     def client_losses(self, x: Tensor, buffers: Tensor | None = None) -> Tensor:
         """f_i(x) of every client, to see who is served badly."""

@@ -35,13 +35,22 @@ def split_by_name(
     if name == "by-id":
         if groups is None:
             raise FairleadError("the data do not say whose samples are whose: take another split")
-        return by_id(groups.numpy(), 1 if value is None else int(value))
+        return by_id(groups.numpy(), 1 if value is None else _whole(name, value))
     if name not in SPLITS:
         raise unknown("split", name, [*SPLITS, "by-id"])
     if name == "iid":
+        if value is not None:
+            raise FairleadError("the iid split takes no value: leave --split-value out")
         return SPLITS["iid"](labels, clients, seed)
     number = SPLIT_VALUES[name] if value is None else value
-    return SPLITS[name](labels, clients, int(number) if name == "shards" else number, seed)
+    chosen = _whole(name, number) if name == "shards" else number
+    return SPLITS[name](labels, clients, chosen, seed)
+
+
+def _whole(name: str, value: float) -> int:
+    if not (math.isfinite(value) and value == int(value)):
+        raise FairleadError(f"the split {name} takes a whole number, not {value}")
+    return int(value)
 
 
 SPLIT_VALUES = {
@@ -74,7 +83,7 @@ def digits(
 
 def images(
     source: str,
-    clients: int = 100,
+    clients: int | None = None,
     split: str = "similarity",
     split_value: float | None = None,
     model: str = "softmax",
@@ -87,8 +96,10 @@ def images(
     device: str = "cpu",
 ) -> Task:
     """Pictures of a data set by name, as bytes on the device, normalised where they are used."""
-    found = sources.load(source, data)
-    owners = split_by_name(split, found.y.numpy(), clients, split_value, split_seed, found.groups)
+    if clients is not None and split == "by-id":
+        raise FairleadError("by-id takes its clients from the data: leave clients out")
+    found, n = sources.load(source, data), 100 if clients is None else clients
+    owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
     return Task(
         image_model(model, tuple(found.x.shape[1:]), found.classes), "cross_entropy",
         (found.x, found.y), owners, test=(found.x_test, found.y_test), l2=l2,
@@ -130,7 +141,7 @@ def text(
     generated = source == "dialects"
     found = dialects(clients, difference) if generated else sources.load(source, data)
     owners = split_by_name(split, found.y.numpy(), clients, split_value, split_seed, found.groups)
-    characters = 1 + max(int(t.max()) for t in (found.x, found.y, found.y_test))
+    characters = 1 + max(int(t.max()) for t in (found.x, found.y, found.x_test, found.y_test))
     makers = {
         "gru": models.char_gru(characters),
         "transformer": models.char_transformer(characters, found.x.shape[1]),
@@ -158,12 +169,14 @@ def auc(
     data: str | None = None,
     **settings: Any,
 ) -> Task:
-    """AUC maximization of a linear model as a saddle problem: one digit against the others."""
+    """AUC maximization of a linear model as a saddle problem: one class against the others.
+
+    The centralised solution is found for up to 300 features."""
     found = sources.load(source, data)
     if found.classes > 2:
         found = found.against_others(positive)
     task = _linear(found, l2=l2, **settings)
-    return problems.auc_maximization(task, weighting, solve=True)
+    return problems.auc_maximization(task, weighting, solve=task.dim <= 300)
 
 
 def agnostic(penalty: float = 0.0, l2: float = 1e-3, **settings: Any) -> Task:

@@ -205,8 +205,11 @@ def reproduce_command(
 def data_list_command(data: DataFolder = None) -> None:
     """The data sets there are, and where they are now."""
     table = Table("name", "what it is", "samples", "classes", "where", title="data sets")
-    for row in sources.listing(data):
-        table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
+    try:
+        for row in sources.listing(data):
+            table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
+    except FairleadError as error:
+        _fail(error)
     out.print(table)
 
 

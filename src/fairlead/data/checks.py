@@ -25,6 +25,13 @@ def as_tensor(given: Tensor | NDArray[Any]) -> Tensor:
         return torch.as_tensor(given)
 
 
+def whole(given: Tensor | NDArray[Any]) -> Tensor:
+    """Labels as a tensor, a short integer type as the integers that losses take."""
+    labels = as_tensor(given)
+    short = labels.dtype in (torch.int8, torch.int16, torch.int32, torch.uint8)
+    return labels.long() if short else labels
+
+
 def check_data(what: str, tensors: tuple[Tensor, ...], values: bool = True) -> None:
     """Refuse tensors of different lengths, and values that are not finite (which reads them all)."""
     lengths = {len(t) for t in tensors}
@@ -74,19 +81,30 @@ def check_signs(labels: Tensor) -> None:
 
 
 def check_model(task: Task, labels: bool) -> None:
-    """One forward pass on two samples, so that a mismatch shows before training."""
-    block = task.prepared(task.taken(task.data, torch.arange(min(2, len(task.data[0])))))
+    """One forward pass on two samples of the data, and of the test data, so that a mismatch shows
+    before training."""
+    for data in (task.data, task.test):
+        if data is not None:
+            _check_block(task, data, labels)
+
+
+def _check_block(task: Task, data: tuple[Tensor, ...], labels: bool) -> None:
+    block = task.taken(data, torch.arange(min(2, len(data[0]))))
     x, buffers = task.start(0)
     try:
         task.model.eval()
-        losses = task.losses(x, block, buffers)[0]
+        block = task.prepared(block)
         output = functional_call(task.model, task.state_dict(x), block[: task.inputs])
-        if labels and not task.data[-1].is_floating_point():
-            check_labels(task.data[-1], output.shape[1])
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if labels and not data[-1].is_floating_point():
+            check_labels(data[-1], output.shape[1])
+        losses = task.losses(x, block, buffers)[0]
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         shapes = " and ".join(str(tuple(t.shape)) for t in block)
+        hint = ""
+        if block[0].dtype == torch.uint8 and task.transform is None:
+            hint = "; for images as bytes give transform=fl.Images.of(x)"
         raise FairleadError(
-            f"the model and the loss do not fit samples of shapes {shapes}: {error}"
+            f"the model and the loss do not fit samples of shapes {shapes}: {error}{hint}"
         ) from error
     finally:
         task.model.train()

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.errors import FairleadError
@@ -43,20 +45,32 @@ class Images:
     crop: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or min(self.std) <= 0 or self.crop < 0:
+        given = isinstance(self.mean, Sequence) and isinstance(self.std, Sequence)
+        fine = given and len(self.mean) == len(self.std) > 0 and min(self.std) > 0
+        if not fine or not isinstance(self.crop, int) or self.crop < 0:
             raise FairleadError(
                 "mean and std are one number a channel, std positive, and crop zero or more pixels"
             )
 
     @classmethod
-    def of(cls, x: Tensor, flip: bool = False, crop: int = 0) -> Images:
-        """With the mean and standard deviation of some images (N, C, H, W)."""
-        sample = x.transpose(0, 1).flatten(1).double() / 255
-        return cls(sample.mean(1).tolist(), sample.std(1).clamp(min=1e-6).tolist(), flip, crop)
+    def of(cls, x: Tensor | NDArray[np.uint8], flip: bool = False, crop: int = 0) -> Images:
+        """With the mean and standard deviation of some images (N, C, H, W), also mapped ones."""
+        _check(x)
+        levels = np.arange(256) / 255
+        counts = np.zeros((x.shape[1], 256), dtype=np.int64)
+        for first in range(0, len(x), 4096):
+            part = np.asarray(x[first : first + 4096])
+            for channel in range(x.shape[1]):
+                counts[channel] += np.bincount(part[:, channel].ravel(), minlength=256)
+        n = counts.sum(1)
+        mean = counts @ levels / n
+        std = np.sqrt((counts * (levels - mean[:, None]) ** 2).sum(1) / np.maximum(n - 1, 1))
+        return cls(mean.tolist(), np.maximum(std, 1e-6).tolist(), flip, crop)
 
     def __call__(self, x: Tensor, dtype: torch.dtype, keys: Tensor | None = None) -> Tensor:
         """Images (…, C, H, W) as numbers. With `keys` (S, 2), one pair of words a client, images
         (S, B, C, H, W) are augmented."""
+        _check(x)
         if x.shape[-3] != len(self.mean):
             raise FairleadError(
                 f"the images have {x.shape[-3]} channels, the transform {len(self.mean)}: "
@@ -85,3 +99,10 @@ class Images:
         place = rows.clamp(0, h - 1)[..., None] * w + columns.clamp(0, w - 1)[..., None, :]
         flat = place.view(s, b, 1, h * w).expand(*x.shape[:3], h * w)
         return (x.flatten(-2).gather(-1, flat) * inside.view(s, b, 1, h * w)).view(x.shape)
+
+
+def _check(x: Tensor | NDArray[np.uint8]) -> None:
+    if str(x.dtype).removeprefix("torch.") != "uint8" or x.ndim < 4:
+        raise FairleadError(
+            f"the images are {x.dtype} of shape {tuple(x.shape)}: give bytes (uint8) as (N, C, H, W)"
+        )

@@ -58,6 +58,9 @@ class Split(Sequence[Ints]):
         return len(self.offsets) - 1
 
     def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return [self[k] for k in range(*client.indices(len(self)))]
+        client = client + len(self) if client < 0 else client
         if not 0 <= client < len(self):
             raise IndexError(client)
         return self.order[self.offsets[client] : self.offsets[client + 1]]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +19,62 @@ from fairlead.errors import FairleadError, unknown
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Targets: class numbers with the names they stand for, or numbers to regress on."""
+class Coding:
+    """How labels become numbers: as class numbers by name, or as they are."""
 
-    values: Tensor
-    names: list[str] | None
+    names: NDArray[Any] | None
+    dtype: torch.dtype
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are."""
+        return None if self.names is None else len(self.names)
+
+    def __call__(self, values: ArrayLike) -> Tensor:
+        array = np.asarray(values)
+        if self.names is None:
+            return torch.tensor(array.tolist(), dtype=self.dtype)
+        places = np.searchsorted(self.names, array)
+        known = places < len(self.names)
+        known[known] = self.names[places[known]] == array[known]
+        if not known.all():
+            raise FairleadError(
+                f"the label {array[~known][0]} is among the test data but not among the training data"
+            )
+        return torch.from_numpy(places.astype(np.int64))
 
 
-def labels(values: ArrayLike, regression: bool = False) -> Labels:
-    """Whole numbers and words are classes, other numbers are targets of a regression, and with
-    `regression` all are.
+def coding(values: ArrayLike, loss: Any = None, keep: bool = False) -> Coding:
+    """The coding that a loss asks for. Without a loss, or with cross-entropy or the logistic loss, whole
+    numbers and words are classes; all else are numbers. With `keep`, class numbers from 0 stay.
 
-    >>> labels(["yes", "no", "yes"])
-    Labels(values=tensor([1, 0, 1]), names=['no', 'yes'])
+    >>> coding(["yes", "no", "yes"])(["no", "yes"])
+    tensor([0, 1])
     """
     array = np.asarray(values)
-    if array.dtype.kind == "f" or regression:
-        return Labels(torch.from_numpy(array.astype(np.float32)), None)
-    found, codes = np.unique(array, return_inverse=True)
-    return Labels(torch.from_numpy(codes.astype(np.int64)), [str(name) for name in found])
+    if array.ndim != 1 or array.dtype.kind not in "iufbUS":
+        raise FairleadError(
+            f"labels are one number or word a sample: these are {array.dtype} of shape {array.shape}"
+        )
+    if array.dtype.kind == "f" or loss not in (None, "cross_entropy", "logistic"):
+        return Coding(None, torch.float32)
+    if keep and array.dtype.kind in "iu" and array.min() >= 0 and loss != "logistic":
+        return Coding(None, torch.int64)
+    return Coding(np.unique(array), torch.int64)
 
 
 def read_csv(path: str | Path) -> dict[str, NDArray[Any]]:
     """The columns of a comma-separated file with a header: integers, numbers or words."""
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            head, *rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            head, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FairleadError(f"{path} cannot be read as a table with a header: {error}") from error
+    if not head or not rows:
+        raise FairleadError(f"{path} cannot be read as a table: it has no header or no rows")
+    twice = {name for name in head if head.count(name) > 1}
+    if twice:
+        raise FairleadError(f"{path} has the column {min(twice)} twice: rename one")
     for number, row in enumerate(rows, 2):
         if len(row) != len(head):
             raise FairleadError(f"{path} has {len(row)} cells in line {number}, not {len(head)}")
@@ -65,12 +95,18 @@ def read_parquet(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def _typed(cells: list[str]) -> NDArray[Any]:
+    """Integers, numbers or words; codes such as 007 and 1_000 are words."""
+    if any(_CODE.match(cell) for cell in cells):
+        return np.array(cells)
     for kind in (np.int64, np.float64):
         try:
             return np.array([kind(cell) for cell in cells])
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
     return np.array(cells)
+
+
+_CODE = re.compile(r"[+-]?0\d|.*\d_\d")
 
 
 def column(table: Mapping[str, Any], name: str) -> NDArray[Any]:
@@ -78,13 +114,29 @@ def column(table: Mapping[str, Any], name: str) -> NDArray[Any]:
     if name not in table:
         raise unknown("column", name, table)
     values = np.asarray(table[name])
-    gaps = np.array([cell is None or cell == "" or cell != cell for cell in values.tolist()])
+    if values.ndim != 1 or values.dtype.kind not in "iufbUSO":
+        raise FairleadError(
+            f"the column {name} holds {values.dtype} of shape {values.shape}: give numbers or words"
+        )
+    if values.dtype.kind == "O":
+        cells = values.tolist()
+        if all(isinstance(cell, Decimal) for cell in cells):
+            values = values.astype(float)
+        elif not all(isinstance(cell, str | None) or cell != cell for cell in cells):
+            raise FairleadError(
+                f"the column {name} holds {type(cells[0]).__name__}: give numbers or words"
+            )
+    gaps = np.array([_is_gap(cell) for cell in values.tolist()])
     if gaps.any():
         raise FairleadError(
             f"the column {name} has {int(gaps.sum())} empty cells, the first in row "
             f"{int(np.flatnonzero(gaps)[0])}: fill or drop them"
         )
-    return values
+    return values.astype(str) if values.dtype.kind == "O" else values
+
+
+def _is_gap(cell: Any) -> bool:
+    return cell is None or cell == "" or cell != cell
 
 
 def features(table: Mapping[str, Any], names: Sequence[str], scale: bool) -> Tensor:

@@ -23,6 +23,8 @@ def windows(codes: NDArray[np.integer], length: int, stride: int = 1) -> tuple[T
         raise FairleadError(
             f"the text has {len(codes)} characters: windows of {length} take at least {length + 1}"
         )
+    if codes.min() < 0 or codes.max() > 255:
+        raise FairleadError("codes of characters run from 0 to 255: take a smaller alphabet")
     seen = np.lib.stride_tricks.sliding_window_view(codes[:-1], length)[::stride]
     after = codes[length::stride]
     return torch.tensor(seen, dtype=torch.uint8), torch.tensor(after, dtype=torch.int64)
@@ -53,6 +55,7 @@ def dialects(
     if not 0 <= difference <= 1:
         raise FairleadError(f"difference is {difference}: take a share between 0 and 1")
     positive("sharpness", sharpness)
+    positive("clients", clients)
     rng = np.random.default_rng(seed)
     shape = (characters, characters, characters)
     common = rng.normal(size=shape)

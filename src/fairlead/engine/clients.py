@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -50,7 +51,19 @@ def large_batch(work: Work, ids: NDArray[np.int64], size: int) -> Draw:
     return one.draw(work.seed, work.round, ids, work.task.sizes[ids], Purpose.LARGE_BATCH)
 
 
-CARRIER = ThreadPoolExecutor(1, "fairlead-samples")
+class _Carrier:
+    """One thread that brings samples; a forked process gets one of its own."""
+
+    def __init__(self) -> None:
+        self.process, self.pool = -1, None
+
+    def submit(self, *work: Any) -> Future[Any]:
+        if self.pool is None or self.process != os.getpid():
+            self.process, self.pool = os.getpid(), ThreadPoolExecutor(1, "fairlead-samples")
+        return self.pool.submit(*work)
+
+
+CARRIER = _Carrier()
 
 
 def augment_keys(work: Work, ids: Tensor, step: int) -> Tensor | None:

@@ -17,7 +17,7 @@ from fairlead.task import Task
 
 
 def _quadratic(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return 0.5 * x @ (a @ x) - b @ x
+    return 0.5 * (a @ x) @ x - b @ x
 
 
 def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **settings: Any) -> Task:
@@ -39,6 +39,7 @@ def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **set
         _quadratic,
         (hessians, linear),
         at.to(torch.float64),
+        batched=True,
         optimum=optimum,
         record=True,
         **settings,

@@ -223,8 +223,8 @@ def auc_maximization(
         )
     check_signs(labels)
     weights = task.client_weights(weighting) / task.sizes
-    share = torch.from_numpy(np.repeat(weights, task.sizes)).to(task.device)
-    p = float((share * (labels[task.order].double() > 0)).sum())
+    share = torch.from_numpy(np.repeat(weights, task.sizes))
+    p = float((share * (labels.cpu()[task.order.cpu()] > 0)).sum())
     if not 0 < p < 1:
         raise FairleadError("all labels are equal: AUC needs positive and negative samples")
     judge = _twin(task, {"auc": Whole(auc)})
@@ -242,7 +242,7 @@ def auc_maximization(
     made = SaddleTask(
         _like(task, _Scored), Vector(torch.zeros(1)), play, task.data, task.split,
         judge=judge, weighting=weighting, record=task.recordable, noise=task.noise,
-        transform=task.transform, keep=task.keep, dtype=task.dtype, device=task.device, name=f"auc of {task.name}",
+        transform=task.transform, keep="host" if task.mapped else task.keep, dtype=task.dtype, device=task.device, name=f"auc of {task.name}",
     )  # fmt: skip
     made.optimum = saddle_point(made, weighting) if solve else None
     return made
@@ -277,11 +277,12 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
         raise FairleadError(f"penalty is {penalty}: take zero or a positive number")
     _plain_task(task)
     n = task.clients
-    owner = torch.from_numpy(
-        np.repeat(np.arange(n), task.sizes)
-    )  # of the samples, client by client
-    data = [t.index_select(0, task.order.to(t.device)) for t in task.data]
-    split = Split(np.arange(len(owner)), task.split.offsets)
+    data, split = list(task.data), task.split
+    if len(np.unique(split.order)) < len(split.order):  # a sample of two clients becomes two
+        data = [t.index_select(0, task.order.to(t.device)) for t in data]
+        split = Split(np.arange(len(split.order)), split.offsets)
+    owner = torch.zeros(len(data[0]), dtype=torch.int64)
+    owner[torch.from_numpy(split.order)] = torch.from_numpy(split.owners)
 
     def play(x: nn.Module, y: Vector, *batch: Tensor) -> Tensor:
         *sample, who = batch
@@ -293,7 +294,7 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
     made = AgnosticTask(
         _like(task, lambda model: model), weights, play, [*data, owner], split,
         judge=_twin(task, task.metrics), simplex=True, weighting="uniform",
-        record=task.recordable, noise=task.noise, transform=task.transform, keep=task.keep,
+        record=task.recordable, noise=task.noise, transform=task.transform, keep="host" if task.mapped else task.keep,
         dtype=task.dtype, device=task.device, name=f"agnostic {task.name}",
     )  # fmt: skip
     made.optimum = saddle_point(made) if solve else None

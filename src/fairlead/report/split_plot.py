@@ -81,7 +81,12 @@ def _shown(split: Split, labels: ArrayLike) -> tuple[NDArray[Any], list[str], li
         notes.append(f"Shown: the {SHOWN} most frequent classes.")
         kept = np.sort(np.argsort(-np.bincount(_columns(labels)), kind="stable")[:SHOWN])
         table, names = table[:, kept], names[kept]
-    return table, [textwrap.shorten(str(name), 10, placeholder="…") for name in names], notes
+    return table, [_short(str(name)) for name in names], notes
+
+
+def _short(name: str) -> str:
+    """At most ten characters, without formulas."""
+    return (name if len(name) <= 10 else f"{name[:9]}…").replace("$", r"\$")
 
 
 def _columns(labels: ArrayLike) -> NDArray[Any]:
