@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/fairlead compare --out $(OUT)/demo
 
 test: setup
-	$(BIN)/python -m pytest -q -n auto $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff format --check .

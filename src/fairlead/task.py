@@ -61,6 +61,7 @@ class Task(Made):
 
     flip: Tensor | None = None
     domain: Simplex | None = None
+    record_after: int = TRACE_AFTER
 
     def __init__(
         self,
@@ -259,7 +260,7 @@ class Task(Made):
             one = grad(self._mean_loss, has_aux=True)
             run = vmap(one, in_dims=(*dims, *(0 for _ in block)), randomness="different")
             self._seen[key] += 1
-            if self.recordable and self._seen[key] == TRACE_AFTER:
+            if self.recordable and self._seen[key] == self.record_after:
                 run = self._grads[key] = traced(run, arguments)
         return run(*arguments)
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-TRACE_AFTER = 4  # calls of one shape before it is recorded: recording costs about fifty of them
+TRACE_AFTER = 4  # calls of one shape before it is recorded
+TRACE_SMALL_AFTER = 50  # where recording costs about as much as so many calls
 
 
 def is_traceable(model: nn.Module) -> bool:

@@ -32,6 +32,7 @@ from fairlead.engine.store import ClientStore
 from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import Task
+from fairlead.trace import TRACE_SMALL_AFTER
 
 U = TypeVar("U", bound=Upload)
 Ids = NDArray[np.int64]
@@ -104,6 +105,7 @@ class Session:
         self.operator_threads = torch.get_num_threads()
         if is_small(self.task, len(ids), draw):
             torch.set_num_threads(1)  # threads would only wait for each other
+            self.task.record_after = TRACE_SMALL_AFTER
         else:
             keep_freed_memory()
         if self.mode == "auto":
