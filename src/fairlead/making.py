@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -43,8 +43,9 @@ class Made:
     label_names: list[str] | None = None
     """The classes' names where labels were coded, in the order of their numbers."""
 
-    def __init__(self, *given: Any, **settings: Any) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def __init__(self, *given: Any, **settings: Any) -> None: ...
 
     @classmethod
     def from_function(
