@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 
 import torch
 
@@ -18,10 +17,8 @@ def seconds(task: fl.Task, steps: int, batch: int, rounds: int) -> float:
     fl.train(task, fl.FedAvg(lr=0.01), rounds=3, eval_every=3, **settings)
     times = []
     for _ in range(3):
-        begin = time.perf_counter()
         run = fl.train(task, fl.FedAvg(lr=0.01), rounds=rounds, eval_every=rounds, **settings)
         times.append(run.seconds / rounds)
-        assert time.perf_counter() > begin
     return statistics.median(times)
 
 

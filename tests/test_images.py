@@ -133,17 +133,13 @@ def test_mapped_files_give_the_same_run_as_memory(tmp_path) -> None:
 def test_mapped_numbers_are_cast_when_they_are_used(tmp_path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(24, 144)).astype(np.float32))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    y = torch.arange(24) % 4
-    runs = [
-        fl.train(
-            fl.Task(nn.Linear(144, 4), "cross_entropy", (x, y), [range(24)], dtype=torch.float64),
-            fl.FedAvg(lr=0.1), rounds=2, batch_size=7, seed=3,
-        )
-        for x in (mapped, np.array(mapped))
-    ]  # fmt: skip
-    torch.manual_seed(0)
+    y, model = torch.arange(24) % 4, fl.models.mlp(144, 4)
+    tasks = [fl.Task(model, "cross_entropy", (x, y), [range(24)], dtype=torch.float64)
+             for x in (mapped, np.array(mapped))]  # fmt: skip
+    assert [task.data[0].dtype for task in tasks] == [torch.float32, torch.float64]
+    runs = [fl.train(task, fl.FedAvg(lr=0.1), rounds=2, batch_size=7) for task in tasks]
     assert runs[0].x.dtype == torch.float64
-    assert runs[0].task.data[0].dtype == torch.float32
+    assert torch.equal(runs[0].x, runs[1].x)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +194,7 @@ def _train_mapped(folder: str) -> None:
     )
 
 
-def test_a_forked_process_brings_its_own_samples(tmp_path) -> None:
+def test_a_process_that_has_not_its_parents_thread_starts_one(tmp_path) -> None:
     np.save(tmp_path / "x.npy", _bytes().numpy())
     _train_mapped(str(tmp_path))
     assert CARRIER.pool is not None
