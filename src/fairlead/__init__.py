@@ -7,7 +7,7 @@
 True
 """
 
-from fairlead import losses, models, problems, schedules, tasks
+from fairlead import losses, models, problems, runs, schedules, tasks
 from fairlead.algorithm import (
     Algorithm,
     Client,
@@ -47,6 +47,7 @@ from fairlead.algorithms import (
     ScaffoldM,
     ScaffoldS,
 )
+from fairlead.callbacks import Callback
 from fairlead.checkpoint import Checkpoints
 from fairlead.citations import cite
 from fairlead.compare import Comparison, compare
@@ -58,6 +59,7 @@ from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
 from fairlead.losses import Whole
+from fairlead.many import train_many
 from fairlead.saddle import SaddleTask
 from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
 from fairlead.solve import minimize, saddle_point
@@ -74,6 +76,7 @@ __all__ = [
     "AllFirst",
     "BFloat16",
     "Batches",
+    "Callback",
     "Catalyst",
     "Checkpoints",
     "Client",
@@ -134,10 +137,12 @@ __all__ = [
     "minimize",
     "models",
     "problems",
+    "runs",
     "saddle_point",
     "schedules",
     "sources",
     "splits",
     "tasks",
     "train",
+    "train_many",
 ]

@@ -95,6 +95,10 @@ class Upload(Record):
     """What one client sends; the server sees means over the clients that answered. It may have no
     field: an exchange that only tells clients something."""
 
+    def walked(self) -> Tensor | None:
+        """How far the client went, y − x (or x − y), where its upload tells; for measuring drift."""
+        return getattr(self, "dy", None)
+
 
 S = TypeVar("S", bound=State)
 M = TypeVar("M", bound=Memory)

@@ -153,6 +153,8 @@ def listed(folder: str | Path) -> list[Path]:
 
 def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[str]]:
     """The newest whole checkpoint of a run with these settings, and what was wrong with newer ones."""
+    inner = Path(folder) / "checkpoints"  # of a run's folder
+    folder = inner if inner.is_dir() else folder
     found = listed(folder)
     if not found:
         raise FairleadError(f"there is no checkpoint in {folder}: run with checkpoints first")

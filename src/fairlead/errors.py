@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FairleadError(ValueError):
@@ -24,6 +26,15 @@ def unknown(kind: str, name: str, options: Iterable[str]) -> FairleadError:
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean '{close[0]}'?" if close else f"choose one of {', '.join(known)}"
     return FairleadError(f"there is no {kind} '{name}': {hint}")
+
+
+def needed(module: str, package: str | None = None) -> Any:
+    """An optional library, or the sentence that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = package or module.split(".")[0]
+        raise FairleadError(f"{name} is needed for this: pip install {name}") from error
 
 
 def positive(name: str, value: float) -> None:

@@ -7,10 +7,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlead.errors import needed
 from fairlead.losses import better_larger
 
 
@@ -55,6 +57,14 @@ class History(Mapping[str, NDArray[np.float64]]):
         values = self[name]
         good = values >= target if better_larger(name) else values <= target
         return int(self["round"][good.argmax()]) if good.any() else None
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas data frame."""
+        return needed("pandas").DataFrame(self.rows)
+
+    def to_polars(self) -> Any:
+        """The rows as a polars data frame."""
+        return needed("polars").DataFrame(self.rows, infer_schema_length=None)
 
     def to_jsonl(self, path: str | Path) -> None:
         """Write one JSON object a line, with null for what is not finite."""

@@ -43,6 +43,9 @@ class Mean(Upload):
     d: Tensor
     moved: Tensor
 
+    def walked(self) -> Tensor:
+        return self.d * self.moved
+
 
 class Nothing(Upload):
     """The answer to news."""

@@ -32,12 +32,25 @@ class Steps(Upload):
 
     a: Tensor
 
+    def walked(self) -> Tensor | None:
+        return self.a
+
+
+class Mixed(Steps):
+    """A client's step a with its step at the last point mixed in."""
+
+    def walked(self) -> None:
+        return None
+
 
 class Pair(Upload):
     """A client's step, and how it differs from its step at the last point."""
 
     a: Tensor
     difference: Tensor
+
+    def walked(self) -> Tensor:
+        return self.a
 
 
 @dataclass(frozen=True)
@@ -147,6 +160,6 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
         a, b = w - end, last - end_last
         return client.encode(Pair(a=a, difference=a - b), self.compressor)  # two draws of noise
 
-    def combined(self, client: Client[Any], w: Tensor, last: Tensor, beta: float) -> Steps:
+    def combined(self, client: Client[Any], w: Tensor, last: Tensor, beta: float) -> Mixed:
         end, end_last = self._walk(client, w, last)
-        return Steps(a=(w - end) - (1 - beta) * (last - end_last))
+        return Mixed(a=(w - end) - (1 - beta) * (last - end_last))

@@ -29,6 +29,9 @@ class Normalized(Upload):
     d: Tensor
     moved: Tensor
 
+    def walked(self) -> Tensor:
+        return self.d * self.moved
+
 
 @dataclass(frozen=True)
 class FedNova(Algorithm[Server, Memory]):

@@ -23,11 +23,12 @@ from fairlead.checkpoint import Checkpoints
 from fairlead.citations import PAPERS, cite
 from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.settings import AXES, DEFAULTS, OPTIONS, local, numbers, read_settings, target
-from fairlead.cli.write import folder_for, split_labels, write_comparison, write_outcome, write_run
+from fairlead.cli.write import folder_for, write_comparison, write_outcome, write_run
 from fairlead.compare import compare
 from fairlead.compress import COMPRESSORS
 from fairlead.data import sources
 from fairlead.data.splits import SPLITS
+from fairlead.describe import class_labels
 from fairlead.errors import FairleadError, unknown
 from fairlead.reproduce import RECIPES, recipe
 from fairlead.schedules import SCHEDULES
@@ -270,7 +271,7 @@ def version_command() -> None:
 
 
 def _say_split(task: Task, s: dict[str, Any]) -> None:
-    labels = split_labels(task) if s["task"] in SPLIT_TASKS else None
+    labels = class_labels(task) if s["task"] in SPLIT_TASKS else None
     if labels is not None:
         out.print(f"split: {task.split.describe(labels)}", highlight=False)
 

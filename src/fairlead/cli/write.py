@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 import fairlead
 from fairlead.compare import Comparison
+from fairlead.describe import class_labels
 from fairlead.errors import FairleadError
 from fairlead.reproduce import Outcome
 from fairlead.task import Task
@@ -31,14 +29,8 @@ def folder_for(path: Path, s: dict[str, Any]) -> Path:
     return path
 
 
-def split_labels(task: Task) -> NDArray[Any] | None:
-    """The labels by which a split is told, where they are few."""
-    labels = task.data[1].cpu().numpy() if len(task.data) > 1 and task.data[1].dim() == 1 else None
-    return labels if labels is not None and len(np.unique(labels)) <= 100 else None
-
-
 def _write_split(folder: Path, task: Task, s: dict[str, Any]) -> str:
-    labels = split_labels(task) if s["task"] in SPLIT_TASKS else None
+    labels = class_labels(task) if s["task"] in SPLIT_TASKS else None
     if labels is None:
         return ""
     task.split.plot(labels, folder / "split.png")

@@ -31,6 +31,7 @@ from fairlead.engine.memory import clients_that_fit, keep_freed_memory
 from fairlead.engine.store import ClientStore
 from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError, unknown
+from fairlead.measure.drift import Walks
 from fairlead.task import Task
 from fairlead.trace import TRACE_SMALL_AFTER
 
@@ -95,6 +96,8 @@ class Session:
         self.threads = 1  # clients that run at the same time in `loop`
         if setting.mode != "debug" and task.device.type == "cpu" and not task.draws_masks:
             self.threads = setting.threads or torch.get_num_threads()
+        self.measure_drift = False
+        self.walks = Walks(task.layers)
         self._pool: ThreadPoolExecutor | None = None
         self._twins: dict[int, Task] = {}
 
@@ -289,6 +292,8 @@ class SimulatedCohort(Cohort):
             session.counters.gradients += client.gradients
             for name, value in upload.tensors().items():
                 sums[name] = sums.get(name, 0) + w @ _rows(value, len(part))
+            if session.measure_drift:
+                session.walks.add(upload.walked(), len(part))
             after = client.moved_buffers()
             if after is not None and after.numel():
                 moved = w @ _rows(after, len(part))

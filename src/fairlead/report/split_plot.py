@@ -50,7 +50,7 @@ def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    table, classes, notes = _shown(split, labels)
+    table, classes, notes = shown(split, labels)
     clients, rows = table.shape
     cell = (float(np.clip(8 / clients, 0.125, 0.44)), float(np.clip(4.6 / rows, 0.115, 0.3)))
     inner = (max(cell[0] * clients, 2.4), cell[1] * rows)
@@ -70,7 +70,8 @@ def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
     return figure
 
 
-def _shown(split: Split, labels: ArrayLike) -> tuple[NDArray[Any], list[str], list[str]]:
+def shown(split: Split, labels: ArrayLike) -> tuple[NDArray[Any], list[str], list[str]]:
+    """The table of counts, its classes and what was left out."""
     if len(split) == 0:
         raise FairleadError("there are no clients to draw: give one index list a client")
     table, names, notes = split.table(labels), np.unique(np.asarray(labels)), []

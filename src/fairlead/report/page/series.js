@@ -1,0 +1,119 @@
+/* From the columns of runs to lines: pairs of numbers, means over seeds, fewer points for drawing. */
+
+/** The finite points of one run, by rising x; a window averages over that many rounds before. */
+function points(run, axis, metric, window) {
+  const [xs, ys] = [run.columns?.[axis] ?? [], run.columns?.[metric] ?? []];
+  const rounds = run.columns?.round ?? [];
+  const kept = [];
+  for (let row = 0; row < Math.min(xs.length, ys.length); row++) {
+    if (isNumber(xs[row]) && isNumber(ys[row])) kept.push(row);
+  }
+  if (kept.some((row, place) => place && xs[row] < xs[kept[place - 1]])) kept.sort((a, b) => xs[a] - xs[b]);
+  const at = (row) => (isNumber(rounds[row]) ? rounds[row] : row);
+  const y = kept.map((row, place) => {
+    let [sum, count] = [ys[row], 1];
+    for (let back = place - 1; back >= 0 && at(row) - at(kept[back]) < window; back--) {
+      sum += ys[kept[back]];
+      count++;
+    }
+    return sum / count;
+  });
+  return { x: Float64Array.from(kept, (row) => xs[row]), y: Float64Array.from(y), run };
+}
+
+/** Mean, spread and number of seeds wherever one has a value; `whole` where all have. */
+function blend(seeds) {
+  const x = Float64Array.from(new Set(seeds.flatMap((seed) => [...seed.x]))).sort();
+  const values = seeds.map((seed) => along(seed, x));
+  const made = { x, seeds: seeds.length, count: new Uint16Array(x.length) };
+  for (const name of ["mean", "std", "low", "high"]) made[name] = new Float64Array(x.length).fill(NaN);
+  for (let place = 0; place < x.length; place++) {
+    const here = values.map((value) => value[place]).filter((value) => !Number.isNaN(value));
+    made.count[place] = here.length;
+    made.mean[place] = mean(here);
+    made.std[place] = std(here);
+    made.low[place] = Math.min(...here);
+    made.high[place] = Math.max(...here);
+  }
+  return made;
+}
+
+/** A seed's values on a grid, straight between its points and missing outside them. */
+function along(seed, grid) {
+  const { x, y } = seed;
+  let place = 0;
+  return Float64Array.from(grid, (at) => {
+    if (!x.length || at < x[0] || at > x[x.length - 1]) return NaN;
+    while (place + 1 < x.length && x[place + 1] <= at) place++;
+    if (x[place] === at) return y[place];
+    return y[place] + ((y[place + 1] - y[place]) * (at - x[place])) / (x[place + 1] - x[place]);
+  });
+}
+
+/** The first place of a rising list that holds at least `value`. */
+function firstAtLeast(list, value) {
+  let [low, high] = [0, list.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The places of x within a range, and one beyond at either side. */
+function within(x, low, high) {
+  return [Math.max(0, firstAtLeast(x, low) - 1), Math.min(x.length, firstAtLeast(x, high) + 2)];
+}
+
+/** Pieces of a line as points of the page. Of the points that fall into one column of pixels the
+    first, the lowest, the highest and the last are kept, so that no spike is lost. */
+function thinned(x, y, across, up) {
+  const pieces = [];
+  let piece = null;
+  let column = [];
+  const flush = () => {
+    if (!column.length) return;
+    const heights = column.map((point) => point[1]);
+    const ends = [0, column.length - 1, heights.indexOf(Math.min(...heights)), heights.indexOf(Math.max(...heights))];
+    const kept = [...new Set(ends)].sort((a, b) => a - b);
+    piece.push(...kept.map((place) => column[place]));
+    column = [];
+  };
+  const [from, to] = within(x, across.low, across.high);
+  for (let place = from; place < to; place++) {
+    const [left, top] = [across.at(x[place]), up.at(y[place])];
+    if (!Number.isFinite(left) || !Number.isFinite(top)) {
+      flush();
+      piece = null;
+      continue;
+    }
+    if (!piece) pieces.push((piece = []));
+    if (column.length && Math.floor(left) !== Math.floor(column[0][0])) flush();
+    column.push([left, Math.max(-9999, Math.min(9999, top))]);
+  }
+  flush();
+  return pieces;
+}
+
+const joined = (piece) => piece.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
+const lineThrough = (pieces) => pieces.map((piece) => `M${joined(piece)}${piece.length === 1 ? "h0.01" : ""}`).join("");
+
+/** The outline between two lines over the same x. */
+function areaBetween(x, low, high, across, up) {
+  const tops = thinned(x, high, across, up);
+  const bottoms = thinned(x, low, across, up);
+  return tops.map((top, place) => `M${joined(top)}L${joined([...(bottoms[place] ?? [])].reverse())}Z`).join("");
+}
+
+/** The first row in which a run is as good as the target, or -1. */
+function reached(run, metric, value) {
+  const good = metric.larger ? (found) => found >= value : (found) => found <= value;
+  return (run.columns?.[metric.key] ?? []).findIndex((found) => isNumber(found) && good(found));
+}
+
+/** The last finite number of a column. */
+const lastOf = (column) => (column ?? []).findLast(isNumber);
+
+/** The finite numbers of a column. */
+const finiteOf = (run, key) => (run.columns?.[key] ?? []).filter(isNumber);

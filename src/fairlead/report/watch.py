@@ -1,0 +1,257 @@
+"""A small web server that shows the report while runs go on."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import ipaddress
+import socket
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from fairlead.errors import FairleadError
+from fairlead.report.html import render, to_json
+
+Gather = Callable[[], Mapping[str, Any]]
+
+
+def serve(
+    gather: Gather,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    on_ready: Callable[[str], None] = print,
+) -> None:
+    """Show what `gather` returns until Ctrl-C.
+
+    port: 0 takes any that is free; on_ready: called with the page's address.
+    """
+    server = Server(gather, host, port)
+    try:
+        on_ready(server.url)
+        server.run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
+
+
+class Server:
+    """The page on a port of this machine, in a thread of its own within a `with`.
+
+    >>> from urllib.request import urlopen
+    >>> with Server(lambda: {"title": "Three runs"}) as server:
+    ...     with urlopen(f"{server.url}data.json") as answer:
+    ...         print(answer.read().decode())
+    {"title":"Three runs"}
+    """
+
+    def __init__(self, gather: Gather, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.host = host
+        try:
+            self._http = _Http(host, port, _Source(gather))
+        except (OSError, OverflowError) as error:
+            raise FairleadError(_why_not(error, host, port)) from error
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._http.server_address[1]
+
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}/"
+
+    def run(self) -> None:
+        """Answer until stopped from another thread or by Ctrl-C."""
+        self._http.serve_forever(poll_interval=0.1)
+
+    def start(self) -> Server:
+        """Answer from a thread."""
+        self._thread = threading.Thread(target=self.run, daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the thread and give the port back."""
+        self._http.shutdown()
+        self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._http.server_close()
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _why_not(error: Exception, host: str, port: int) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"port {port} is taken: give another, or 0 for any that is free"
+    if isinstance(error, OverflowError):
+        return f"there is no port {port}: give one from 0 to 65535"
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return f"{host}, port {port}, cannot be listened on: {reason}"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What was gathered, or the sentence that says why it could not be."""
+
+    data: Mapping[str, Any]
+    error: str = ""
+
+    @cached_property
+    def body(self) -> bytes:
+        if self.error or "made" not in self.data:
+            return to_json({"error": self.error}).encode() if self.error else self._lasting
+        made = to_json({"made": self.data["made"]}).encode()
+        return made if self._lasting == b"{}" else made[:-1] + b"," + self._lasting[1:]
+
+    @cached_property
+    def packed(self) -> bytes:
+        return gzip.compress(self.body, 1)
+
+    @cached_property
+    def tag(self) -> str:
+        """The same for the same data, whenever they were gathered."""
+        return f'"{hashlib.sha256(self._lasting).hexdigest()[:32]}"'
+
+    @cached_property
+    def _lasting(self) -> bytes:
+        return to_json({key: self.data[key] for key in self.data if key != "made"}).encode()
+
+
+class _Source:
+    """Gathers at most once a second, and more rarely where that takes long."""
+
+    def __init__(self, gather: Gather) -> None:
+        self.gather, self.lock = gather, threading.Lock()
+        self.answer, self.until = _Answer({}), -1.0
+
+    def get(self) -> _Answer:
+        with self.lock:
+            start = time.monotonic()
+            if start >= self.until:
+                self.answer = self._fresh()
+                end = time.monotonic()
+                self.until = end + max(1.0, 2 * (end - start))
+            return self.answer
+
+    def _fresh(self) -> _Answer:
+        try:
+            answer = _Answer(self.gather())
+            if answer.tag == self.answer.tag and not self.answer.error:
+                return self.answer  # nothing new: what was packed is still good
+            return answer
+        except FairleadError as error:
+            return _Answer({}, str(error))
+        except Exception as error:  # a folder in the middle of a write: the next try may do
+            return _Answer({}, f"the runs cannot be read just now: {error or type(error).__name__}")
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, source: _Source) -> None:
+        self.source, self.host = source, host
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # without asking a name server who we are
+        self.server_name, self.server_port = self.host, self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that hangs up is nothing to report."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def knows(self, header: str) -> bool:
+        """Whether a Host header names this server, and not a name that a stranger's page had
+        pointed here. A number names nothing but itself, so any will do when all are listened on."""
+        name = header.rsplit(":", 1)[0] if header.rsplit(":", 1)[-1].isdigit() else header
+        name = name.strip("[]").lower()
+        if name in ("localhost", "127.0.0.1", "::1", self.host.lower()):
+            return True
+        return self.host in ("0.0.0.0", "::") and _is_number(name)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    timeout = 20
+    server_version, sys_version = "fairlead", ""
+
+    def do_GET(self) -> None:
+        path = self.path.split("?", 1)[0]
+        if not self.server.knows(self.headers.get("Host", "")):
+            return self._sentence(403, "this server answers only to its own name")
+        if path not in ("/", "/data.json"):
+            return self._sentence(404, "there is only / and /data.json here")
+        answer = self.server.source.get()
+        if path == "/":
+            page = render(answer.data, live=True, tag="" if answer.error else answer.tag)
+            return self._send(200, "text/html; charset=utf-8", page.encode())
+        if answer.error:
+            return self._send(503, "application/json", answer.body)
+        if self.headers.get("If-None-Match") == answer.tag:
+            return self._send(304, "application/json", b"", answer.tag)
+        return self._send(200, "application/json", answer.body, answer.tag, answer)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self._sentence(405, "this server only shows: use GET or HEAD")
+
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST
+
+    def _sentence(self, status: int, sentence: str) -> None:
+        self._send(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())
+
+    def _send(
+        self, status: int, kind: str, body: bytes, tag: str = "", answer: _Answer | None = None
+    ) -> None:
+        zipped = "gzip" in self.headers.get("Accept-Encoding", "") and len(body) > 1000
+        if zipped:
+            body = answer.packed if answer else gzip.compress(body, 1)
+        headers = {
+            "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-cache",
+            "Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY", "Cross-Origin-Resource-Policy": "same-origin",
+            "Referrer-Policy": "no-referrer",
+        }  # fmt: skip
+        if zipped:
+            headers["Content-Encoding"] = "gzip"
+        if tag:
+            headers["ETag"] = tag
+        if status == 405:
+            headers["Allow"] = "GET, HEAD"
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD" and status != 304:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not worth a line each."""

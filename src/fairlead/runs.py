@@ -1,0 +1,256 @@
+"""Run folders: what a run is, what it recorded and its checkpoints, in files that explain themselves.
+
+run.json            method, task, split, settings, versions
+history.sqlite      one row an evaluation, written as they come (see `fairlead.history_file`)
+checkpoints/        what it takes to go on (see `fairlead.checkpoint`)
+lock                held by the process that writes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fairlead.callbacks import Callback
+from fairlead.errors import FairleadError
+from fairlead.history import History
+from fairlead.history_file import HistoryFile, read_history, read_parts
+
+if TYPE_CHECKING:
+    from fairlead.train import Run
+
+FORMAT = 1
+ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
+OWN = (ABOUT, HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", LOCK)
+
+
+class Recorder(Callback):
+    """Keeps a run in a folder while it goes on.
+
+    more: what else is to be known of the run, such as the settings of the command that began it.
+    overwrite: whether a run that is there already may be replaced.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        more: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> None:
+        self.folder, self.more = Path(folder), dict(more or {})
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.folder / LOCK)
+            if not resume and (self.folder / HISTORY).exists():
+                if not overwrite:
+                    raise FairleadError(
+                        f"{self.folder} holds a run already: take another folder, go on with it "
+                        "(fairlead resume), or replace it (overwrite)"
+                    )
+                clear(self.folder)
+            self.file = HistoryFile(self.folder / HISTORY)
+        except OSError as error:
+            raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
+
+    def begin(self, about: Mapping[str, Any], history: History) -> None:
+        whole = {"format": FORMAT, **about, **self.more}
+        write_json(self.folder / ABOUT, whole)
+        after = about.get("after", -1)
+        known = read_history(self.folder / HISTORY).rows if after >= 0 else []
+        there = [row["round"] for row in known if row["round"] <= after]
+        if there == [row["round"] for row in history.rows]:
+            self.file.begin(after)
+            return
+        self.file.begin(-1)  # rows are missing here, but the checkpoint has them
+        for row in history.rows:
+            self.file.append(row)
+
+    def row(self, row: Mapping[str, float]) -> None:
+        self.file.append(row)
+
+    def end(self, run: Run) -> None:
+        self.file.end(run.stopped)
+        self._lock.close()
+
+    def failed(self, error: BaseException) -> None:
+        self.file.end(f"failed: {error}")
+        self._lock.close()
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run read from its folder, whether it is over or not.
+
+    >>> import tempfile, fairlead as fl
+    >>> folder = tempfile.mkdtemp() + "/a"
+    >>> task = fl.problems.theorem2(gradient=10)
+    >>> _ = fl.train(task, fl.FedAvg(lr=0.1), rounds=3, steps=10, out=folder)
+    >>> run = fl.runs.read(folder)
+    >>> run.label, run.status, len(run.history["loss"])
+    ('FedAvg', 'rounds', 4)
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The name of its method."""
+        return str(self.about.get("label", "?"))
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.about.get("seed", 0))
+
+    @property
+    def lr(self) -> float | None:
+        """Its step size before any schedule."""
+        return self.about.get("lr")
+
+    @cached_property
+    def history(self) -> History:
+        """What it recorded so far."""
+        return read_history(self.folder / HISTORY)
+
+    @cached_property
+    def parts(self) -> list[dict[str, Any]]:
+        """When it began, when it went on after a stop, and why each part ended."""
+        return read_parts(self.folder / HISTORY)
+
+    @cached_property
+    def status(self) -> str:
+        """Why it ended ("rounds", "target", "diverged", "interrupted", "callback", "failed: …"), or
+        "running", or "broken off" if nobody writes to it any more."""
+        why = self.parts[-1]["why"] if self.parts else None
+        return why or ("running" if _is_locked(self.folder / LOCK) else "broken off")
+
+
+def read(folder: str | Path) -> StoredRun:
+    """The run in a folder."""
+    place = Path(folder)
+    try:
+        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise FairleadError(f"{place} is no folder of a run: {error}") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise FairleadError(f"{place} is of another version of fairlead")
+    if not (place / HISTORY).is_file():
+        raise FairleadError(f"{place} has no history: it is no whole folder of a run")
+    return StoredRun(place, about)
+
+
+def find(folders: Sequence[str | Path] | str | Path) -> list[StoredRun]:
+    """The runs in folders and anywhere below them, in the order of their paths."""
+    given = [folders] if isinstance(folders, str | Path) else folders
+    found: dict[Path, StoredRun] = {}
+    for folder in map(Path, given):
+        if not folder.is_dir():
+            raise FairleadError(f"there is no folder {folder}")
+        for path in _below(folder):
+            found.setdefault(path.resolve(), read(path))
+    return list(found.values())
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    if (folder / ABOUT).is_file() and (folder / HISTORY).is_file():
+        yield folder
+    with contextlib.suppress(PermissionError):
+        for inner in sorted(folder.iterdir()):
+            if inner.is_dir() and not inner.is_symlink() and inner.name != CHECKPOINTS:
+                yield from _below(inner)
+
+
+def differences(one: StoredRun, two: StoredRun) -> dict[str, tuple[Any, Any]]:
+    """What two runs were set up with differently, by dotted names."""
+    first, second = flat(one.about), flat(two.about)
+    names = [n for n in dict.fromkeys([*first, *second]) if n.split(".")[0] not in ("began", "out")]
+    return {n: (first.get(n), second.get(n)) for n in names if first.get(n) != second.get(n)}
+
+
+def flat(nested: Mapping[str, Any], under: str = "") -> dict[str, Any]:
+    """A nested mapping with dotted names.
+
+    >>> flat({"method": {"lr": 0.1}, "seed": 0})
+    {'method.lr': 0.1, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{under}{name}."))
+        else:
+            found[f"{under}{name}"] = value
+    return found
+
+
+def remove(folder: str | Path) -> None:
+    """Delete a run: its own files and checkpoints, and the folder if nothing else is in it."""
+    place = read(folder).folder
+    try:
+        with _locked(place / LOCK):
+            clear(place)
+        (place / LOCK).unlink(missing_ok=True)
+        if not any(place.iterdir()):
+            place.rmdir()
+    except OSError as error:
+        raise FairleadError(f"{place} could not be removed: {error.strerror}") from error
+
+
+def clear(folder: Path) -> None:
+    """Delete the files of a run, save its lock."""
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    for name in OWN[:-1]:
+        (folder / name).unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON beside its place and move it there."""
+    beside = path.with_name(path.name + ".part")
+    try:
+        text = json.dumps(value, indent=1, default=str, ensure_ascii=False)
+        beside.write_text(text + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise FairleadError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _locked(path: Path) -> IO[str]:
+    """The open lock file, held until it is closed or the process ends."""
+    file = path.open("a", encoding="utf-8")
+    for _ in range(20):  # a reader may hold it for a moment
+        if _hold(file):
+            return file
+        time.sleep(0.05)
+    file.close()
+    raise FairleadError(f"another process is writing to {path.parent}: wait for it, or stop it")
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("r+", encoding="utf-8") as file:
+            return not _hold(file)
+    except OSError:
+        return False
+
+
+def _hold(file: IO[str]) -> bool:
+    if os.name != "posix":  # elsewhere nobody is kept out
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
