@@ -17,6 +17,7 @@ from torch import Tensor
 from fairlead.algorithm import Algorithm, State
 from fairlead.callbacks import Callback
 from fairlead.checkpoint import Keeper, newest
+from fairlead.describe import about
 from fairlead.engine.simulate import Session, SimulatedCohort
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
@@ -56,12 +57,14 @@ class Course:
         algorithm: Algorithm[Any, Any],
         plan: Plan,
         session: Session,
+        config: Mapping[str, Any],
         callbacks: Sequence[Callback],
         keeper: Keeper | None,
         bar: Progress,
     ) -> None:
         self.task, self.algorithm, self.plan, self.session = task, algorithm, plan, session
-        self.callbacks, self.keeper, self.bar = callbacks, keeper, bar
+        self.config, self.callbacks, self.keeper, self.bar = config, callbacks, keeper, bar
+        self.stop = Stop(listen=False)
         self.state: State = algorithm.init(task.start(plan.seed)[0])
         self.history = History()
         self.clock, self.done, self.resumed = 0.0, 0, False
@@ -72,11 +75,11 @@ class Course:
 
     # -- going on from an earlier run -----------------------------------------------------------
 
-    def restore(self, folder: str | Path, config: Mapping[str, Any]) -> None:
+    def restore(self, folder: str | Path) -> None:
         """Go on from the newest checkpoint in a folder."""
-        saved, wrong = newest(folder, config)
+        saved, wrong = newest(folder, self.config)
         for sentence in wrong:
-            warnings.warn(f"passed over: {sentence}", stacklevel=3)
+            warnings.warn(f"passed over: {sentence}", stacklevel=4)
         self.state, self.history = saved.restore(self.state, self.session), saved.history()
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
         if self.done >= self.plan.rounds:
@@ -101,17 +104,22 @@ class Course:
             try:
                 yield
             except BaseException as error:
-                for callback in self.callbacks:
-                    callback.failed(error)
+                self.fail(error)
                 raise
             finally:
                 self.session.close()
 
-    def begin(self, about: Mapping[str, Any]) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Tell the callbacks that an error ended the run."""
+        for callback in self.callbacks:
+            callback.failed(error)
+
+    def begin(self) -> None:
         """Settle how to run, and look at the starting point."""
         self.session.prepare(self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients))
+        known = about(self) if self.callbacks else {}
         for callback in self.callbacks:
-            callback.begin(about, self.history)
+            callback.begin(known, self.history)
         if not self.resumed:
             begin = time.perf_counter()
             self.state = self.algorithm.start(self.state, self.session.everyone())
@@ -160,13 +168,14 @@ class Course:
         self.spend(begin, wait=self.looks)
         self.after()
 
-    def after(self) -> None:
-        """Look at the round's result, write down what is due, and see whether to end."""
+    def after(self, found: Mapping[str, float] | None = None, total: float | None = None) -> None:
+        """Look at the round's result, write down what is due, and see whether to end. `found` is the
+        evaluation and `total` the sum of x, where they have been made for many runs at once."""
         look = self.looks
         self.done += 1
-        asked = self._record(self._answered) if look else False
+        asked = self._record(self._answered, found) if look else False
         row = self.history.rows[-1]
-        if _lost(self.state.x, row if look else {}, look):
+        if self._lost(row if look else {}, look, total):
             self.error = Diverged(
                 f"{type(self.algorithm).__name__} diverged in round {self.done}: the model or its loss "
                 "is not finite; take a smaller step size"
@@ -182,11 +191,11 @@ class Course:
         if keeper is not None and (ends or keeper.due(self.done)):
             keeper.write(self.done, self.state, self.session, self.history, self.clock)
 
-    def _record(self, clients: int) -> bool:
+    def _record(self, clients: int, found: Mapping[str, float] | None = None) -> bool:
         plan, counts, ledger = self.plan, self.session.counters, self.session.ledger
-        found = self.task.evaluate(
-            self.state.x, self.session.buffers, plan.weighting, plan.objective
-        )
+        if found is None:
+            x, buffers = self.state.x, self.session.buffers
+            found = self.task.evaluate(x, buffers, plan.weighting, plan.objective)
         row = {
             "round": self.done, **found, "clients": clients, "gradients": counts.gradients,
             "communications": self.done * self.algorithm.communications(),
@@ -198,14 +207,15 @@ class Course:
         told = [bool(callback.row(row)) for callback in self.callbacks]  # all of them, not some
         return any(told)
 
+    def _lost(self, row: Mapping[str, float], look: bool, total: float | None) -> bool:
+        """Whether the run left the finite numbers. On a GPU only looked at when evaluating, so that
+        rounds do not wait for each other."""
+        x = self.state.x
+        if not look and x.device.type != "cpu":
+            return False
+        total = float(x.sum()) if total is None else total
+        return not math.isfinite(total) or not math.isfinite(row.get("loss", 0.0))
+
 
 def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:
     return all(row[n] >= goal if better_larger(n) else row[n] <= goal for n, goal in target.items())
-
-
-def _lost(x: Tensor, row: Mapping[str, float], look: bool) -> bool:
-    """Whether the run left the finite numbers. On a GPU only looked at when evaluating, so that
-    rounds do not wait for each other."""
-    if not look and x.device.type != "cpu":
-        return False
-    return not math.isfinite(float(x.sum())) or not math.isfinite(row.get("loss", 0.0))

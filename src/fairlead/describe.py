@@ -49,11 +49,12 @@ def described(thing: Any) -> Any:
     return getattr(thing, "__qualname__", type(thing).__qualname__)
 
 
-def about(course: Course, config: Mapping[str, Any]) -> dict[str, Any]:
+def about(course: Course) -> dict[str, Any]:
     """What a run is, for people and for files: method, task, settings, versions."""
     import fairlead
 
     task, plan, method = course.task, course.plan, course.algorithm
+    config = course.config
     lr = getattr(method, "lr", None)
     return {
         "label": type(method).__name__,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.func import functional_call
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from fairlead.errors import FairleadError, unknown
-from fairlead.losses import Metric, Whole
+from fairlead.losses import LOSSES, METRICS, Metric, Whole
 
 if TYPE_CHECKING:
     from fairlead.task import Block, Task
+
+DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
 
 def client_weights(
@@ -79,6 +81,133 @@ def held_out(task: Task, x: Tensor, buffers: Tensor | None = None) -> dict[str, 
     weights = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
     found = sums(task, x, buffers, task.test, rows, weights, task.metrics)
     return {"test_loss": found.pop("loss"), **found}
+
+
+def objective_of(
+    task: Task,
+    x: Tensor,
+    weighting: str | Sequence[float],
+    buffers: Tensor | None,
+    block: int = 4096,
+) -> Tensor:
+    """f(x) = Σ p_i f_i(x) over all clients' data."""
+    weights = _sample_weights(task, weighting)
+    total = sums(task, x, buffers, task.data, task.order, weights, {}, block)["loss"]
+    return total + task.l2 / 2 * (task.turned(x) @ x) if task.l2 else total
+
+
+def _sample_weights(task: Task, weighting: str | Sequence[float]) -> Tensor:
+    """The weight of every sample in the objective, in the order of clients."""
+    key = weighting if isinstance(weighting, str) else tuple(weighting)
+    if key not in task.sample_weights:
+        share = task.client_weights(weighting) / task.sizes
+        weights = torch.from_numpy(np.repeat(share, task.sizes)).to(task.device, task.dtype)
+        task.sample_weights = {key: weights}
+    return task.sample_weights[key]
+
+
+def evaluated(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor | None,
+    weighting: str | Sequence[float],
+    objective: bool,
+) -> dict[str, float]:
+    """What `Task.evaluate` gives."""
+    values: dict[str, Tensor] = {}
+    with torch.no_grad():
+        if objective:
+            values["loss"] = task.objective(x, weighting, buffers)
+        values.update(held_out(task, x, buffers))
+        if task.optimum is not None and task.knows_optimum(weighting):
+            values["distance"] = (x - task.optimum).norm()
+            if objective:
+                values["gap"] = values["loss"] - _least(task, task.optimum, weighting, buffers)
+    if not values:
+        return {}
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+
+def _least(
+    task: Task, at: Tensor, weighting: str | Sequence[float], buffers: Tensor | None
+) -> Tensor:
+    """The objective at the optimum, computed once where no statistics change it."""
+    if task.buffer_dim:
+        return task.objective(at, weighting, buffers)
+    if task.least is None or task.least[0] is not at:
+        task.least = at, task.objective(at, weighting)
+    return task.least[1]
+
+
+def evaluate_many(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor,
+    weighting: str | Sequence[float],
+    objective: bool,
+) -> list[dict[str, float]]:
+    """`Task.evaluate` at several points (R, d), at once where its losses and metrics allow it."""
+    if not _stacks(task):
+        pairs = zip(x, buffers, strict=True)
+        return [task.evaluate(at, own, weighting, objective) for at, own in pairs]
+    values: dict[str, Tensor] = {}
+    with torch.no_grad():
+        if objective:
+            weights = _sample_weights(task, weighting)
+            loss = _stacked_sums(task, x, buffers, task.data, task.order, weights, {})["loss"]
+            values["loss"] = loss + task.l2 / 2 * (x * x).sum(1) if task.l2 else loss
+        if task.test is not None:
+            n = len(task.test[0])
+            rows = torch.arange(n, device=task.device)
+            even = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
+            found = _stacked_sums(task, x, buffers, task.test, rows, even, task.metrics)
+            values.update({"test_loss": found.pop("loss"), **found})
+        if task.optimum is not None and task.knows_optimum(weighting):
+            values["distance"] = (x - task.optimum).norm(dim=1)
+            if objective:
+                values["gap"] = values["loss"] - _least(task, task.optimum, weighting, buffers[0])
+    table = torch.stack(list(values.values()), 1).tolist() if values else [[] for _ in x]
+    return [dict(zip(values, row, strict=True)) for row in table]
+
+
+def _stacks(task: Task) -> bool:
+    """Whether evaluations at several points pay and are known to be right as one: dense models
+    with the named losses and metrics."""
+    from fairlead.task import Task
+
+    known = {metric for named in METRICS.values() for metric in named.values()}
+    named = task.loss in LOSSES.values() and all(m in known for m in task.metrics.values())
+    plain = type(task).evaluate is Task.evaluate and task.flip is None and not task.buffer_dim
+    return named and plain and all(isinstance(m, DENSE) for m in task.model.modules())
+
+
+def _stacked_sums(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor,
+    data: Block,
+    rows: Tensor,
+    weights: Tensor,
+    metrics: Mapping[str, Metric | Whole],
+    block: int = 4096,
+) -> dict[str, Tensor]:
+    """`sums` at several points."""
+    total = x.new_zeros(len(x), 1 + len(metrics))
+    task.model.eval()
+    for part, w in zip(rows.split(block), weights.split(block), strict=True):
+        batch = task.prepared(task.taken(data, part))
+        inputs, targets = batch[: task.inputs], batch[task.inputs :]
+
+        def at(
+            x: Tensor, own: Tensor, w: Tensor = w, inputs: Any = inputs, t: Any = targets
+        ) -> Tensor:
+            output = functional_call(task.model, task.state_dict(x, own), inputs)
+            measures = [task.loss, *(m for m in metrics.values() if not isinstance(m, Whole))]
+            return torch.stack([measure(output, *t) @ w for measure in measures])
+
+        total = total + vmap(at)(x, buffers)
+    task.model.train()
+    return dict(zip(("loss", *metrics), total.T, strict=True))
 
 
 def client_losses(task: Task, x: Tensor, buffers: Tensor | None = None) -> Tensor:

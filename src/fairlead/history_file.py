@@ -8,9 +8,11 @@ parts, written after the checkpoint that the run went on from, no longer count, 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
+import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,13 @@ from fairlead.errors import FairleadError
 from fairlead.history import History
 
 VALID = "NOT EXISTS (SELECT 1 FROM parts WHERE parts.part > rows.part AND rows.round > parts.after)"
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS parts (part INTEGER PRIMARY KEY, after INTEGER, began TEXT, "
+    "ended TEXT, why TEXT)",
+    "CREATE TABLE IF NOT EXISTS rows (part INTEGER, round INTEGER)",
+    # names that SQLite does not take for a column of their own, such as A where there is an a
+    "CREATE TABLE IF NOT EXISTS names (name TEXT PRIMARY KEY, stands_in TEXT)",
+)
 
 
 class HistoryFile:
@@ -38,125 +47,198 @@ class HistoryFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.pending: list[dict[str, float]] = []
+        self.part = 0
         self._warned = False
         try:
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self._refusal(error) from error
+        try:
             self._db.execute("PRAGMA journal_mode = WAL")  # readers see whole rows meanwhile
             self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute("CREATE TABLE IF NOT EXISTS parts (part INTEGER PRIMARY KEY, "
-                             "after INTEGER, began TEXT, ended TEXT, why TEXT)")  # fmt: skip
-            self._db.execute("CREATE TABLE IF NOT EXISTS rows (part INTEGER, round INTEGER)")
-            self._columns = {row[1] for row in self._db.execute("PRAGMA table_info(rows)")}
+            with self._whole():
+                for table in TABLES:
+                    self._db.execute(table)
+            self._columns = {row[1]: row[1] for row in self._db.execute("PRAGMA table_info(rows)")}
+            self._columns |= dict(self._db.execute("SELECT name, stands_in FROM names"))
         except sqlite3.Error as error:
-            raise FairleadError(f"cannot write the history {self.path}: {error}") from error
-        self.part = 0
+            self.close()
+            raise self._refusal(error) from error
+        del self._columns["part"]
 
     def begin(self, after: int) -> None:
         """A further part of the run, whose rows count instead of earlier ones after that round."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            made = self._db.execute("INSERT INTO parts (after, began) VALUES (?, ?)", (after, now))
+            made = self._db.execute(
+                "INSERT INTO parts (after, began) VALUES (?, ?)", (after, _now())
+            )
         except sqlite3.Error as error:
-            raise FairleadError(f"cannot write the history {self.path}: {error}") from error
+            raise self._refusal(error) from error
         self.part = int(made.lastrowid or 0)
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add one row, which is safe from a crash of the process when this returns."""
         self.pending.append(dict(row))
-        try:
-            while self.pending:
-                self._insert(self.pending[0])
-                del self.pending[0]
-        except sqlite3.Error as error:
-            if not self._warned:
-                warnings.warn(
-                    f"the history {self.path} cannot be written now ({error}): rows are kept in memory "
-                    "and tried again with every row",
-                    stacklevel=2,
-                )
+        error = self._write()
+        if error is not None and not self._warned:
             self._warned = True
-
-    def _insert(self, row: Mapping[str, float]) -> None:
-        for name in row:
-            if name not in self._columns:
-                self._db.execute(f"ALTER TABLE rows ADD COLUMN {_quoted(name)}")
-                self._columns.add(name)
-        names = ", ".join(map(_quoted, row))
-        marks = ", ".join("?" * len(row))
-        values = (self.part, *row.values())
-        self._db.execute(f"INSERT INTO rows (part, {names}) VALUES (?, {marks})", values)
+            warnings.warn(
+                f"the history {self.path} cannot be written now ({error}): rows are kept in memory "
+                "and tried again with every row",
+                stacklevel=2,
+            )
 
     def end(self, why: str) -> None:
         """Note why the part ended, and close the file."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        error = self._write()
         try:
             self._db.execute(
-                "UPDATE parts SET ended = ?, why = ? WHERE part = ?", (now, why, self.part)
+                "UPDATE parts SET ended = ?, why = ? WHERE part = ?", (_now(), why, self.part)
             )
-        except sqlite3.Error as error:
-            warnings.warn(f"the history {self.path} could not be ended: {error}", stacklevel=2)
-        if self.pending:
+        except sqlite3.Error as other:
+            error = error or other
+        self.close()
+        if error is not None:
             warnings.warn(
-                f"{len(self.pending)} rows could not be written to {self.path}: they are in run.history",
+                f"the end of the history {self.path} could not be written ({error}): its last "
+                f"{len(self.pending)} rows are in run.history only",
                 stacklevel=2,
             )
-        self.close()
 
     def close(self) -> None:
         """Close the file as it is."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
+    def _write(self) -> sqlite3.Error | None:
+        """Write what is pending; what went wrong, if something did."""
+        try:
+            while self.pending:
+                self._insert(self.pending[0])
+                del self.pending[0]
+        except sqlite3.Error as error:
+            return error
+        return None
+
+    def _insert(self, row: Mapping[str, float]) -> None:
+        columns = dict(self._columns)
+        with self._whole():
+            for name in row:
+                if name not in columns:
+                    columns[name] = self._new_column(name, set(columns.values()))
+            names = ", ".join(["part", *(_quoted(columns[name]) for name in row)])
+            marks = ", ".join("?" * (len(row) + 1))
+            values = (self.part, *map(_stored, row.values()))
+            self._db.execute(f"INSERT INTO rows ({names}) VALUES ({marks})", values)
+        self._columns = columns
+
+    def _new_column(self, name: str, others: set[str]) -> str:
+        taken = {"part", *(other.lower() for other in others)}
+        plain = column = name.replace("\0", " ")
+        number = 1
+        while column.lower() in taken:
+            number += 1
+            column = f"{plain} ({number})"
+        self._db.execute(f"ALTER TABLE rows ADD COLUMN {_quoted(column)}")
+        if column != name:
+            self._db.execute("INSERT INTO names VALUES (?, ?)", (name, column))
+        return column
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """One transaction: all of it or nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # a full disk has rolled back already
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _refusal(self, error: sqlite3.Error) -> FairleadError:
+        return FairleadError(f"cannot write the history {self.path}: {error}")
+
 
 def read_parts(path: str | Path) -> list[dict[str, Any]]:
     """The parts of a history: after which round each began, when, when it ended and why."""
-    with _opened(path) as db:
-        found = db.execute("SELECT part, after, began, ended, why FROM parts ORDER BY part")
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found]
+    ((names, rows),) = _selected(
+        path, "SELECT part, after, began, ended, why FROM parts ORDER BY part"
+    )
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def read_history(path: str | Path) -> History:
     """The rows that count, in the order of rounds; also while a run appends to them."""
-    with _opened(path) as db:
-        found = db.execute(f"SELECT * FROM rows WHERE {VALID} ORDER BY round, part")
-        names = [column[0] for column in found.description][1:]
-        rows = found.fetchall()
+    wanted = f"SELECT * FROM rows WHERE {VALID} ORDER BY round, part, rowid"
+    (columns, rows), (_, renamed) = _selected(path, wanted, "SELECT stands_in, name FROM names")
+    named = dict(renamed)
+    names = [named.get(column, column) for column in columns[1:]]
     return History(
         [
-            {name: value for name, value in zip(names, row[1:], strict=True) if value is not None}
+            {
+                name: float(value) if isinstance(value, str) else value
+                for name, value in zip(names, row[1:], strict=True)
+                if value is not None
+            }
             for row in rows
         ]
     )
 
 
-@contextlib.contextmanager
-def _opened(path: str | Path) -> Any:
+Selected = tuple[list[str], list[tuple[Any, ...]]]
+
+
+def _selected(path: str | Path, *questions: str) -> list[Selected]:
+    """The columns and rows of the answers, all of one moment; nothing in the folder changes."""
     place = Path(path)
     if not place.is_file():
         raise FairleadError(f"there is no history at {place}")
+    journal = place.with_name(place.name + "-wal")
     try:
-        db = _readable(place)
-        try:
-            yield db
-        finally:
-            db.close()
-    except sqlite3.Error as error:
+        if (
+            not journal.exists()
+        ):  # nobody writes: the file alone, also where only reading is allowed
+            found = _asked(place, "mode=ro&immutable=1", questions)
+            if not journal.exists():
+                return found
+        return _while_written(place, journal, questions)
+    except (sqlite3.Error, OSError) as error:
         raise FairleadError(f"the history {place} cannot be read: {error}") from error
 
 
-def _readable(place: Path) -> sqlite3.Connection:
-    """A connection that changes nothing; on a medium that cannot be written to, the file alone."""
-    where = place.absolute().as_uri()
-    db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=10)
+def _while_written(place: Path, journal: Path, questions: tuple[str, ...]) -> list[Selected]:
     try:
-        db.execute("SELECT 1 FROM parts LIMIT 1").fetchall()
-        return db
-    except sqlite3.OperationalError:
-        db.close()
-        if place.with_name(place.name + "-wal").exists():
-            raise
-        return sqlite3.connect(f"{where}?mode=ro&immutable=1", uri=True)
+        return _asked(place, "mode=ro", questions)
+    except sqlite3.OperationalError:  # a journal where only reading is allowed: read a copy
+        with tempfile.TemporaryDirectory() as folder:
+            for file in (place, journal):
+                if file.exists():
+                    shutil.copyfile(file, Path(folder) / file.name)
+            return _asked(Path(folder) / place.name, "mode=rw", questions)
+
+
+def _asked(place: Path, how: str, questions: tuple[str, ...]) -> list[Selected]:
+    db = sqlite3.connect(f"{place.absolute().as_uri()}?{how}", uri=True, timeout=10)
+    with contextlib.closing(db):
+        db.execute("BEGIN")
+        answers = []
+        for question in questions:
+            found = db.execute(question)
+            answers.append(([column[0] for column in found.description], found.fetchall()))
+        return answers
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _stored(value: Any) -> float | str:
+    """A number as SQLite keeps it: it has no NaN, and no whole numbers beyond 64 bits."""
+    number = value if isinstance(value, int | float) else value.item()
+    if number != number:
+        return "NaN"
+    return number if abs(number) < 2**63 else float(number)
 
 
 def _quoted(name: str) -> str:

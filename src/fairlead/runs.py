@@ -3,6 +3,7 @@
 run.json            method, task, split, settings, versions
 history.sqlite      one row an evaluation, written as they come (see `fairlead.history_file`)
 checkpoints/        what it takes to go on (see `fairlead.checkpoint`)
+track/              event files and ids of trackers (see `fairlead.track`)
 lock                held by the process that writes
 """
 
@@ -13,6 +14,7 @@ import json
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
-OWN = (ABOUT, HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", LOCK)
+TRACK = "track"
+FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part")
 
 
 class Recorder(Callback):
@@ -48,42 +51,46 @@ class Recorder(Callback):
         resume: bool = False,
     ) -> None:
         self.folder, self.more = Path(folder), dict(more or {})
+        self.file: HistoryFile | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(self.folder / LOCK)
-            if not resume and (self.folder / HISTORY).exists():
-                if not overwrite:
-                    raise FairleadError(
-                        f"{self.folder} holds a run already: take another folder, go on with it "
-                        "(fairlead resume), or replace it (overwrite)"
-                    )
-                clear(self.folder)
-            self.file = HistoryFile(self.folder / HISTORY)
         except OSError as error:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
+        if not resume and (self.folder / HISTORY).exists():
+            try:
+                _make_room(self.folder, overwrite)
+            except FairleadError:
+                self._lock.close()
+                raise
 
     def begin(self, about: Mapping[str, Any], history: History) -> None:
-        whole = {"format": FORMAT, **about, **self.more}
-        write_json(self.folder / ABOUT, whole)
+        self.file = HistoryFile(self.folder / HISTORY)
+        write_json(self.folder / ABOUT, {"format": FORMAT, **about, **self.more})
         after = about.get("after", -1)
         known = read_history(self.folder / HISTORY).rows if after >= 0 else []
-        there = [row["round"] for row in known if row["round"] <= after]
-        if there == [row["round"] for row in history.rows]:
-            self.file.begin(after)
-            return
-        self.file.begin(-1)  # rows are missing here, but the checkpoint has them
-        for row in history.rows:
-            self.file.append(row)
+        there = {row["round"] for row in known if row["round"] <= after}
+        wanted = {row["round"] for row in history.rows}
+        self.file.begin(after if there <= wanted else -1)
+        kept = there if there <= wanted else set()
+        for row in history.rows:  # what is missing here, the checkpoint has
+            if row["round"] not in kept:
+                self.file.append(row)
 
     def row(self, row: Mapping[str, float]) -> None:
-        self.file.append(row)
+        if self.file is not None:
+            self.file.append(row)
 
     def end(self, run: Run) -> None:
-        self.file.end(run.stopped)
-        self._lock.close()
+        self._close(run.stopped)
 
     def failed(self, error: BaseException) -> None:
-        self.file.end(f"failed: {error}")
+        said = " ".join(str(error).split()) or type(error).__name__
+        self._close("interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {said}")
+
+    def _close(self, why: str) -> None:
+        if self.file is not None:
+            self.file.end(why)
         self._lock.close()
 
 
@@ -141,7 +148,7 @@ def read(folder: str | Path) -> StoredRun:
     place = Path(folder)
     try:
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # also what is no text at all
         raise FairleadError(f"{place} is no folder of a run: {error}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise FairleadError(f"{place} is of another version of fairlead")
@@ -151,30 +158,35 @@ def read(folder: str | Path) -> StoredRun:
 
 
 def find(folders: Sequence[str | Path] | str | Path) -> list[StoredRun]:
-    """The runs in folders and anywhere below them, in the order of their paths."""
+    """The runs in folders and anywhere below them, in the order of their paths; hidden folders are
+    left out, and what cannot be read is passed over with a warning."""
     given = [folders] if isinstance(folders, str | Path) else folders
     found: dict[Path, StoredRun] = {}
     for folder in map(Path, given):
         if not folder.is_dir():
             raise FairleadError(f"there is no folder {folder}")
         for path in _below(folder):
-            found.setdefault(path.resolve(), read(path))
+            try:
+                found.setdefault(path.resolve(), read(path))
+            except FairleadError as error:
+                warnings.warn(f"passed over: {error}", stacklevel=2)
     return list(found.values())
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    if (folder / ABOUT).is_file() and (folder / HISTORY).is_file():
-        yield folder
-    with contextlib.suppress(PermissionError):
-        for inner in sorted(folder.iterdir()):
-            if inner.is_dir() and not inner.is_symlink() and inner.name != CHECKPOINTS:
-                yield from _below(inner)
+    for place, inner, files in os.walk(folder):
+        is_run = ABOUT in files and HISTORY in files
+        own = (CHECKPOINTS, TRACK) if is_run else ()
+        inner[:] = sorted(name for name in inner if name not in own and not name.startswith("."))
+        if is_run:
+            yield Path(place)
 
 
 def differences(one: StoredRun, two: StoredRun) -> dict[str, tuple[Any, Any]]:
     """What two runs were set up with differently, by dotted names."""
     first, second = flat(one.about), flat(two.about)
-    names = [n for n in dict.fromkeys([*first, *second]) if n.split(".")[0] not in ("began", "out")]
+    apart = ("began", "out", "after")  # when and where, not what
+    names = [n for n in dict.fromkeys([*first, *second]) if n.split(".")[0] not in apart]
     return {n: (first.get(n), second.get(n)) for n in names if first.get(n) != second.get(n)}
 
 
@@ -196,21 +208,52 @@ def flat(nested: Mapping[str, Any], under: str = "") -> dict[str, Any]:
 def remove(folder: str | Path) -> None:
     """Delete a run: its own files and checkpoints, and the folder if nothing else is in it."""
     place = read(folder).folder
+    if place.is_symlink():
+        raise FairleadError(f"{place} is a link: give the folder {place.resolve()} itself")
     try:
         with _locked(place / LOCK):
             clear(place)
-        (place / LOCK).unlink(missing_ok=True)
+            (place / LOCK).unlink(missing_ok=True)
         if not any(place.iterdir()):
             place.rmdir()
     except OSError as error:
         raise FairleadError(f"{place} could not be removed: {error.strerror}") from error
 
 
+def belongings(folder: str | Path) -> list[Path]:
+    """The files of a run in its folder; what others put there is not among them."""
+    place = Path(folder)
+    kept, tracked = place / CHECKPOINTS, place / TRACK
+    found = [place / name for name in FILES]
+    if not kept.is_symlink():
+        found += [p for end in ("safetensors", "part") for p in sorted(kept.glob(f"round-*.{end}"))]
+    if not tracked.is_symlink():
+        found += [Path(at) / name for at, _, names in os.walk(tracked) for name in sorted(names)]
+    return [path for path in found if path.is_symlink() or path.is_file()]
+
+
 def clear(folder: Path) -> None:
-    """Delete the files of a run, save its lock."""
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    for name in OWN[:-1]:
-        (folder / name).unlink(missing_ok=True)
+    """Delete the files of a run, save its lock; of links only the link."""
+    for path in belongings(folder):
+        path.unlink()
+    if not (folder / TRACK).is_symlink():
+        shutil.rmtree(folder / TRACK, ignore_errors=True)  # its files are gone already
+    with contextlib.suppress(OSError):  # other files are in it
+        (folder / CHECKPOINTS).rmdir()
+
+
+def _make_room(folder: Path, overwrite: bool) -> None:
+    if not overwrite:
+        raise FairleadError(
+            f"{folder} holds a run already: take another folder, go on with it (fairlead resume), or "
+            "replace it (overwrite)"
+        )
+    try:
+        clear(folder)
+    except OSError as error:
+        raise FairleadError(
+            f"the run in {folder} could not be replaced: {error.strerror}"
+        ) from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -238,19 +281,19 @@ def _locked(path: Path) -> IO[str]:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with path.open("r+", encoding="utf-8") as file:
-            return not _hold(file)
+        with path.open(encoding="utf-8") as file:
+            return not _hold(file, shared=True)  # readers do not take each other for a writer
     except OSError:
         return False
 
 
-def _hold(file: IO[str]) -> bool:
+def _hold(file: IO[str], shared: bool = False) -> bool:
     if os.name != "posix":  # elsewhere nobody is kept out
         return True
     import fcntl
 
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

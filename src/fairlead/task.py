@@ -24,7 +24,7 @@ from fairlead.data.splits import Split
 from fairlead.describe import described
 from fairlead.domain import Simplex
 from fairlead.errors import FairleadError, unknown
-from fairlead.evaluation import client_losses, client_weights, held_out, sums
+from fairlead.evaluation import client_losses, client_weights, evaluated, objective_of
 from fairlead.layout import Layout
 from fairlead.losses import LOSSES, METRICS, Loss, Metric, Whole
 from fairlead.making import Function, Made
@@ -168,7 +168,8 @@ class Task(Made):
     def _forget(self) -> None:
         self._grads: dict[Any, Callable[..., Any]] = {}
         self._seen: Counter[Any] = Counter()
-        self._best: tuple[Tensor, Tensor] | None = None
+        self.least: tuple[Tensor, Tensor] | None = None
+        self.sample_weights: dict[Any, Tensor] = {}
 
     def _cast(self, t: Tensor) -> Tensor:
         return t.to(self.device, self.dtype if t.is_floating_point() else None)
@@ -352,10 +353,7 @@ class Task(Made):
         block: int = 4096,
     ) -> Tensor:
         """f(x) = Σ p_i f_i(x) over all clients' data, with the model in evaluation mode."""
-        share = self.client_weights(weighting) / self.sizes
-        weights = torch.from_numpy(np.repeat(share, self.sizes)).to(self.device, self.dtype)
-        total = sums(self, x, buffers, self.data, self.order, weights, {}, block)["loss"]
-        return total + self.l2 / 2 * (self.turned(x) @ x) if self.l2 else total
+        return objective_of(self, x, weighting, buffers, block)
 
     def evaluate(
         self,
@@ -365,28 +363,7 @@ class Task(Made):
         objective: bool = True,
     ) -> dict[str, float]:
         """The objective, the test metrics and, where the optimum is known, the distance to it."""
-        values: dict[str, Tensor] = {}
-        with torch.no_grad():
-            if objective:
-                values["loss"] = self.objective(x, weighting, buffers)
-            values.update(held_out(self, x, buffers))
-            if self.optimum is not None and self.knows_optimum(weighting):
-                values["distance"] = (x - self.optimum).norm()
-                if objective:
-                    values["gap"] = values["loss"] - self._least(self.optimum, weighting, buffers)
-        if not values:
-            return {}
-        return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
-
-    def _least(
-        self, at: Tensor, weighting: str | Sequence[float], buffers: Tensor | None
-    ) -> Tensor:
-        """The objective at the optimum, computed once where no statistics change it."""
-        if self.buffer_dim:
-            return self.objective(at, weighting, buffers)
-        if self._best is None or self._best[0] is not at:
-            self._best = at, self.objective(at, weighting)
-        return self._best[1]
+        return evaluated(self, x, buffers, weighting, objective)
 
     def client_losses(self, x: Tensor, buffers: Tensor | None = None) -> Tensor:
         """f_i(x) of every client, to see who is served badly."""

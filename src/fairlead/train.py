@@ -16,7 +16,7 @@ from fairlead.callbacks import Callback
 from fairlead.checkpoint import Checkpoints, Keeper
 from fairlead.course import Course, Ending, Plan
 from fairlead.data.batches import Batches, BatchTable, Geometric
-from fairlead.describe import about, described
+from fairlead.describe import described
 from fairlead.engine.clients import Counters
 from fairlead.engine.ledger import Ledger
 from fairlead.engine.simulate import Mode, Session, Simulate
@@ -145,6 +145,41 @@ def train(
     >>> bool(run.history.last("distance") < 1e-5)
     True
     """
+    plan, local = planned(
+        rounds=rounds, cohort=cohort, batch_size=batch_size, steps=steps, epochs=epochs,
+        replacement=replacement, drop_last=drop_last, batches=batches, weighting=weighting,
+        dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
+        target=target,
+    )  # fmt: skip
+    bar = Progress.of(progress, rounds, type(algorithm).__name__)
+    course = set_out(task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume)
+    stop = Stop(course.keeper is not None)
+    with bar, stop, course.going(stop):
+        course.begin()
+        while course.goes_on():
+            course.round()
+    return finished(course)
+
+
+def planned(
+    *,
+    rounds: int,
+    cohort: Cohorts = None,
+    batch_size: int | float | None = None,
+    steps: int | Sequence[int] | Geometric | None = None,
+    epochs: int | None = None,
+    replacement: bool = False,
+    drop_last: bool = False,
+    batches: Batches | BatchTable | None = None,
+    weighting: str | Sequence[float] = "uniform",
+    dropout: Dropouts = 0.0,
+    seed: int = 0,
+    eval_every: int = 1,
+    objective: bool = True,
+    drift: bool = False,
+    target: Mapping[str, float] | None = None,
+) -> tuple[Plan, Batches]:
+    """The settings of `train` as what is the same for every round, and the local work."""
     if batches is not None and (batch_size, steps, epochs) != (None, None, None):
         raise FairleadError("both batches and batch_size, steps or epochs are given: keep one")
     local = batches if isinstance(batches, Batches) else Batches(
@@ -153,49 +188,64 @@ def train(
     plan = Plan(
         rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift, target
     )
-    weights = task.client_weights(weighting)
+    return plan, local
+
+
+def set_out(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    plan: Plan,
+    local: Batches,
+    engine: Mode | Simulate = "auto",
+    bar: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | Recorder | None = None,
+    checkpoints: str | Path | Checkpoints | None = None,
+    resume: Run | str | Path | None = None,
+) -> Course:
+    """A run before its first round, with everything checked."""
+    weights = task.client_weights(plan.weighting)
     _check(task, algorithm, plan, local)
     algorithm = algorithm.bind(task.layers, task.domain)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
-    session = setting.open(task, algorithm, local, weights, seed)
+    session = setting.open(task, algorithm, local, weights, plan.seed)
     config = {
-        "method": described(algorithm), "batches": described(local), "cohort": described(plan.sampler),
-        "weights": described(weights), "dropout": described(dropout), "seed": seed,
+        "task": None, "method": described(algorithm), "batches": described(local),
+        "cohort": described(plan.sampler), "weights": described(weights),
+        "dropout": described(plan.dropout), "seed": plan.seed,
     }  # fmt: skip
     from_folder = isinstance(resume, str | Path)
     recorder = out if isinstance(out, Recorder | None) else Recorder(out, resume=from_folder)
     if recorder is not None:
         callbacks = [recorder, *callbacks]
         checkpoints = checkpoints or recorder.folder / CHECKPOINTS
+    if checkpoints is not None or from_folder:
+        config["task"] = task.fingerprint()
     keeper = None
-    exact = {"task": task.fingerprint() if checkpoints or from_folder else None, **config}
     if checkpoints is not None:
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
-        keeper = Keeper(given, exact)
-    bar = Progress.of(progress, rounds, type(algorithm).__name__)
-    course = Course(task, algorithm, plan, session, callbacks, keeper, bar)
-    stop = Stop(keeper is not None)
-    with bar, stop, course.going(stop):
+        keeper = Keeper(given, config)
+    bar = bar or Progress(False, plan.rounds, "")
+    course = Course(task, algorithm, plan, session, config, callbacks, keeper, bar)
+    try:
         if isinstance(resume, str | Path):
-            course.restore(resume, exact)
+            course.restore(resume)
         elif resume is not None:
-            _check_resume(resume, task, algorithm, rounds, seed)
+            _check_resume(resume, task, algorithm, plan.rounds, plan.seed)
             course.follow(resume)
-        course.begin(about(course, config))
-        while course.goes_on():
-            course.round()
-    run = finished(course)
-    for callback in callbacks:
-        callback.end(run)
-    return run
+    except FairleadError as error:
+        course.fail(error)
+        raise
+    return course
 
 
 def finished(course: Course) -> Run:
-    """What a run that has ended leaves behind."""
-    c = course
-    return Run(
-        c.task, c.algorithm, c.history, c.state, c.session, c.stopped or "rounds", c.done, c.clock, c.error
-    )  # fmt: skip
+    """What a run that has ended leaves behind; its callbacks are told."""
+    c, why = course, course.stopped or "rounds"
+    run = Run(c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error)
+    for callback in c.callbacks:
+        callback.end(run)
+    return run
 
 
 def _check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches) -> None:

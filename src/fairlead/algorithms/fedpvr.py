@@ -92,7 +92,7 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
             d = buffer.clone()  # line 8: elsewhere SGD
             d[..., at] = g[..., at] - c_i + c  # line 9: on the part, SCAFFOLD
             y = y - step.lr * d
-        c_new = c_i - c + (x[at] - y[..., at]) / client.moved  # line 11
+        c_new = c_i - c + (x[..., at] - y[..., at]) / client.moved  # line 11
         sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 12
         return sent, Kept(c=c_new if self.compressor is None else c_i + sent.dc)
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -150,11 +151,19 @@ class Batches:
         return rounds * int(self.steps_of(n, np.arange(len(n))).max())
 
     def draw(
-        self, seed: int, round: int, ids: Ints, n: Ints, purpose: Purpose = Purpose.BATCH
+        self,
+        seed: int,
+        round: int,
+        ids: Ints,
+        n: Ints,
+        purpose: Purpose = Purpose.BATCH,
+        device: torch.device | None = None,
     ) -> Draw:
-        """The batches of the clients `ids` with `n` samples in a round: a pure function."""
+        """The batches of the clients `ids` with `n` samples in a round: a pure function, computed on
+        a device with the same result."""
         if self.replay is not None:
             return self._replayed(round, ids, n)
+        put = partial(_put, device=device)
         size, each = self.sizes_of(n), self.per_epoch(n)
         steps = self.steps_of(n, ids, seed, round)
         k = np.arange(steps.max())
@@ -164,22 +173,24 @@ class Batches:
             count = np.minimum(count, n[:, None] - place)
         count = np.where(k < steps[:, None], count, 0)
         width = int(count.max())
-        inside = torch.arange(width)
+        inside = torch.arange(width, device=device)
         if self.replacement:
-            index = _with_replacement(seed, round, ids, n, k, width)
+            index = _with_replacement(seed, round, put(ids), put(n), put(k), width)
         else:
             index = inside.expand(*count.shape, width)  # a whole epoch needs no order
             some = size < n
             if some.any():
                 passes = np.where(some, -(-steps // each), 0)
-                shuffled, starts = _permutations(seed, purpose, round, ids, n, passes)
+                shuffled, starts = _permutations(seed, purpose, round, ids, n, passes, put)
                 first = np.cumsum(passes) - passes  # where a client's first epoch is listed
                 epoch = np.minimum(k // each[:, None], np.maximum(passes, 1)[:, None] - 1)
                 row = np.minimum(first[:, None] + epoch, len(starts) - 1)
-                at = torch.from_numpy(starts[row] + place)[..., None] + inside
+                at = put(starts[row] + place)[..., None] + inside
                 cut = shuffled[at.clamp_(max=len(shuffled) - 1)]
-                index = torch.where(torch.from_numpy(some)[:, None, None], cut, index)
-        padding = inside >= torch.from_numpy(count)[..., None]
+                index = cut if some.all() else torch.where(put(some)[:, None, None], cut, index)
+        if (count == width).all():
+            return Draw(index, count)
+        padding = inside >= put(count)[..., None]
         return Draw(index.masked_fill(padding, 0), count)
 
     def _replayed(self, round: int, ids: Ints, n: Ints) -> Draw:
@@ -206,16 +217,28 @@ class Batches:
         return Draw(index, count)
 
 
-def _with_replacement(seed: int, round: int, ids: Ints, n: Ints, steps: Ints, width: int) -> Tensor:
+def _put(values: NDArray[Any], device: torch.device | None) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+
+
+def _with_replacement(
+    seed: int, round: int, ids: Tensor, n: Tensor, steps: Tensor, width: int
+) -> Tensor:
     """`width` independent samples for every client and step: (S, K, width)."""
-    client, step = torch.from_numpy(ids)[:, None, None], torch.from_numpy(steps)[:, None]
-    blocks = torch.arange(-(-width // 4))
+    blocks = torch.arange(-(-width // 4), device=ids.device)
+    client, step = ids[:, None, None], steps[:, None]
     bits = words(seed, Purpose.BATCH, round, client, step, blocks).flatten(2)[..., :width]
-    return (bits * torch.from_numpy(n)[:, None, None]) >> 32
+    return (bits * n[:, None, None]) >> 32
 
 
 def _permutations(
-    seed: int, purpose: Purpose, round: int, ids: Ints, n: Ints, epochs: Ints
+    seed: int,
+    purpose: Purpose,
+    round: int,
+    ids: Ints,
+    n: Ints,
+    epochs: Ints,
+    put: Callable[[NDArray[Any]], Tensor],
 ) -> tuple[Tensor, Ints]:
     """One permutation of its samples for every client and epoch, in one flat sort.
 
@@ -226,12 +249,13 @@ def _permutations(
     epoch = np.arange(len(rows)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
     blocks = -(-n[rows] // 4)
     starts = np.cumsum(blocks) - blocks
-    row = torch.from_numpy(np.repeat(np.arange(len(rows)), blocks))
-    block = torch.arange(len(row)) - torch.from_numpy(starts)[row]
-    client, step = torch.from_numpy(ids[rows])[row], torch.from_numpy(epoch)[row]
+    listed = put(np.stack([np.arange(len(rows)), starts, ids[rows], epoch, n[rows]]))
+    total = int(blocks.sum())
+    row, start, client, step, size = listed.repeat_interleave(put(blocks), 1, output_size=total)
+    block = torch.arange(total, device=row.device) - start
     bits = words(seed, purpose, round, client, step, block)
-    place = 4 * block[:, None] + torch.arange(4)
-    beyond = place >= torch.from_numpy(n[rows])[row][:, None]
+    place = 4 * block[:, None] + torch.arange(4, device=row.device)
+    beyond = place >= size[:, None]
     key = (row[:, None] << 33) | (beyond.long() << 32) | bits
     order = key.flatten().sort(stable=True).indices
     return place.flatten()[order], 4 * starts

@@ -48,7 +48,8 @@ class Work:
 def large_batch(work: Work, ids: NDArray[np.int64], size: int) -> Draw:
     """One batch without replacement of a round and client, apart from those of its steps."""
     one = Batches(batch_size=size, steps=1)
-    return one.draw(work.seed, work.round, ids, work.task.sizes[ids], Purpose.LARGE_BATCH)
+    return one.draw(work.seed, work.round, ids, work.task.sizes[ids], Purpose.LARGE_BATCH,
+                    work.task.store)  # fmt: skip
 
 
 class _Carrier:
@@ -100,32 +101,55 @@ class Stacked(_Statistics, Client[Any]):
         )
         self.index = draw.index.to(task.store, non_blocking=True)
         self.next: tuple[int, Future[tuple[Block, Tensor | None]]] | None = None
-        self.buffers = work.buffers.expand(len(ids), -1)
+        self.buffers = self.starting_buffers()
         self.moved: Any = None
-        self.gradients = 0
+        self.gradients: Any = 0
         self.stepped = False
         self.passed: Tensor | None = None  # buffers after a full pass
 
     def steps(self, lr: Rate) -> Iterator[Step]:
         task, count = self.work.task, self.draw.count
-        applied = (count > 0) * self.work.rates(lr, count.shape[1])
+        applied = (count > 0) * self.rates(lr, count.shape[1])
         rates = torch.from_numpy(applied).to(task.device, task.dtype, non_blocking=True)
         total = torch.from_numpy(applied.sum(1, keepdims=True))
         self.moved = total.to(task.device, task.dtype, non_blocking=True)
         for k in range(count.shape[1]):
             yield _StackedStep(self, k, rates[:, k : k + 1])
 
+    # what differs where the clients are those of several runs
+
+    def starting_buffers(self) -> Tensor:
+        return self.work.buffers.expand(len(self.host_ids), -1)
+
+    def rates(self, lr: Rate, count: int) -> NDArray[np.float64]:
+        return self.work.rates(lr, count)
+
+    def counted(self, samples: NDArray[np.int64]) -> Any:
+        """The gradients of single samples, from those of every client."""
+        return int(samples.sum())
+
+    def large_batch(self, size: int) -> Draw:
+        return large_batch(self.work, self.host_ids, size)
+
+    def keys(self, step: int) -> Tensor | None:
+        return augment_keys(self.work, self.ids, step)
+
+    def noise(self, step: int, d: int) -> Tensor:
+        return normal(self.work.seed, self.work.round, self.ids, step, d)
+
+    # ---
+
     def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
         task, work = self.work.task, self.work
         sizes = task.sizes[self.host_ids]
         if batch is None or batch >= sizes.max():
-            self.gradients += int(sizes.sum())
+            self.gradients += self.counted(sizes)
             g, buffers = task.full_grads(self.host_ids, x, self.buffers, work.limit)
             self.passed = buffers if self.passed is None else self.passed
             return g
-        draw = large_batch(work, self.host_ids, batch)
+        draw = self.large_batch(batch)
         block, weights = self._block(draw.index[:, 0].to(task.store), draw.count[:, 0], None)
-        self.gradients += int(draw.count.sum())
+        self.gradients += self.counted(draw.count.sum(1))
         return task.regularised(task.grads(x, block, weights, self.buffers)[0], x)
 
     def encode(self, upload: U, by: Compressor | None) -> U:
@@ -143,8 +167,7 @@ class Stacked(_Statistics, Client[Any]):
 
     def _batch(self, k: int) -> tuple[Block, Tensor | None]:
         with torch.no_grad():
-            keys = augment_keys(self.work, self.ids, k)
-            return self._block(self.index[:, k], self.draw.count[:, k], keys)
+            return self._block(self.index[:, k], self.draw.count[:, k], self.keys(k))
 
     def _block(
         self, index: Tensor, count: NDArray[np.int64], keys: Tensor | None
@@ -169,7 +192,7 @@ class _StackedStep(Step):
         if self._batch is None:
             self._batch = client.batch(self.k)
         g, buffers = work.task.grads(y, *self._batch, client.buffers)
-        client.gradients += int(client.draw.count[:, self.k].sum())
+        client.gradients += client.counted(client.draw.count[:, self.k])
         if (
             first and buffers.shape[1]
         ):  # a batch moves the statistics once, however often it is used
@@ -177,8 +200,7 @@ class _StackedStep(Step):
             client.buffers = torch.where(active, buffers, client.buffers)
             client.stepped = True
         if work.task.noise:
-            draws = normal(work.seed, work.round, client.ids, self.k, y.shape[-1])
-            g = g + work.task.noise * draws.to(g.dtype)
+            g = g + work.task.noise * client.noise(self.k, y.shape[-1]).to(g.dtype)
         return work.task.regularised(g, y)
 
 

@@ -179,15 +179,17 @@ class Session:
         """Run chunks of clients as matrices."""
         order = np.argsort(-draw.steps, kind="stable")  # clients of like length run together
         for part in np.array_split(order, -(-len(ids) // max(1, self.room))):
-            some = Draw(draw.index[torch.from_numpy(part)], draw.count[part])
+            some = draw
+            if not np.array_equal(part, np.arange(len(ids))):
+                some = Draw(draw.index[torch.from_numpy(part)], draw.count[part])
             last = int(some.steps.max())
             some = Draw(some.index[:, :last], some.count[:, :last])
             memory = None if self.store is None else self.store.read(ids[part])
             mail = self.mail(round, exchange)
             client = Stacked(self.work(round), ids[part], some, memory, mail)
-            upload, kept = _split(program(client, **down), len(part), down)
+            upload, kept = split_reply(program(client, **down), len(part), down)
             if kept is not None:
-                self._store().write(ids[part], kept)
+                self.keep(ids[part], kept)
             self.residuals.write(ids[part], mail.held)
             yield part, upload, client
 
@@ -211,7 +213,7 @@ class Session:
             mail = self.mail(round, exchange)
             client = Single(self.work(round, self._twin()), i, mine, memory, mail)
             try:
-                upload, kept = _split(program(client, **down), 1, down)
+                upload, kept = split_reply(program(client, **down), 1, down)
                 for name, value in upload.tensors().items():
                     client.finite(f"the upload {name}", value)
             except Exception as error:
@@ -243,6 +245,10 @@ class Session:
             self._twins[me] = self.task.twin()
         return self._twins[me]
 
+    def keep(self, ids: Ids, rows: Memory) -> None:
+        """Write what clients keep."""
+        self._store().write(ids, rows)
+
     def _store(self) -> ClientStore[Any]:
         if self.store is None:
             raise FairleadError("a client program returned a memory, but the method starts none")
@@ -265,16 +271,15 @@ class SimulatedCohort(Cohort):
         self.exchange = 0
         self.share = float(session.weights[ids].sum())
         task = session.task
-        weights = session.weights[ids] / self.share
-        self.weights = torch.from_numpy(weights).to(task.device, task.dtype)
+        self.host_weights = session.weights[ids] / self.share
+        self.weights = torch.from_numpy(self.host_weights).to(task.device, task.dtype)
 
     @cached_property
     def draw(self) -> Draw:
         """The batches of all exchanges of the round."""
         session = self.session
-        return session.batches.draw(
-            session.seed, self.round, self.ids, session.task.sizes[self.ids]
-        )
+        sizes, place = session.task.sizes[self.ids], session.task.store
+        return session.batches.draw(session.seed, self.round, self.ids, sizes, device=place)
 
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
         session, sums, buffers = self.session, dict[str, Tensor](), None
@@ -291,13 +296,21 @@ class SimulatedCohort(Cohort):
             kind, w = type(upload), self.weights[torch.from_numpy(part)]
             session.counters.gradients += client.gradients
             for name, value in upload.tensors().items():
-                sums[name] = sums.get(name, 0) + w @ _rows(value, len(part))
+                sums[name] = sums.get(name, 0) + w @ rows_of(value, len(part))
             if session.measure_drift:
                 session.walks.add(upload.walked(), len(part))
             after = client.moved_buffers()
             if after is not None and after.numel():
-                moved = w @ _rows(after, len(part))
+                moved = w @ rows_of(after, len(part))
                 buffers = moved if buffers is None else buffers + moved
+        self.enter(broadcast, up, nominal, buffers)
+        return Replies(kind(**sums), len(self.ids))
+
+    def enter(
+        self, broadcast: dict[str, Tensor], up: Ids, nominal: float, buffers: Tensor | None
+    ) -> None:
+        """Note an exchange: its bits, and the buffers it moved."""
+        session = self.session
         extra = 0 if buffers is None else _bits(buffers)  # statistics travel both ways
         if buffers is not None:
             session.buffers = buffers
@@ -308,19 +321,20 @@ class SimulatedCohort(Cohort):
         session.ledger.add(Exchange(self.round, self.sampled, down, everyone, nominal))
         session.counters.exchanges += 1
         self.exchange += 1
-        return Replies(kind(**sums), len(self.ids))
 
 
 def _bits(t: Tensor) -> int:
     return 8 * t.element_size() * t.numel()
 
 
-def _rows(value: Tensor, count: int) -> Tensor:
+def rows_of(value: Tensor, count: int) -> Tensor:
     """A vector of one client, or one that all clients share, as rows of a matrix."""
     return value.expand(count, -1) if value.dim() == 1 else value
 
 
-def _split(returned: Any, clients: int, sent: dict[str, Tensor]) -> tuple[Upload, Memory | None]:
+def split_reply(
+    returned: Any, clients: int, sent: dict[str, Tensor]
+) -> tuple[Upload, Memory | None]:
     """What a program returned, checked."""
     upload, kept = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(upload, Upload):

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 from fairlead.errors import FairleadError
 from fairlead.report.html import render, to_json
@@ -198,17 +199,16 @@ def _is_number(name: str) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Http
     timeout = 20
     server_version, sys_version = "fairlead", ""
 
     def do_GET(self) -> None:
-        path = self.path.split("?", 1)[0]
-        if not self.server.knows(self.headers.get("Host", "")):
+        path, server = self.path.split("?", 1)[0], cast(_Http, self.server)
+        if not server.knows(self.headers.get("Host", "")):
             return self._sentence(403, "this server answers only to its own name")
         if path not in ("/", "/data.json"):
             return self._sentence(404, "there is only / and /data.json here")
-        answer = self.server.source.get()
+        answer = server.source.get()
         if path == "/":
             page = render(answer.data, live=True, tag="" if answer.error else answer.tag)
             return self._send(200, "text/html; charset=utf-8", page.encode())
@@ -218,12 +218,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(304, "application/json", b"", answer.tag)
         return self._send(200, "application/json", answer.body, answer.tag, answer)
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
-    def do_POST(self) -> None:
-        self._sentence(405, "this server only shows: use GET or HEAD")
-
-    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Any other method is refused in a sentence."""
+        if code != HTTPStatus.NOT_IMPLEMENTED:
+            return super().send_error(code, message, explain)
+        return self._sentence(405, "this server only shows: use GET or HEAD")
 
     def _sentence(self, status: int, sentence: str) -> None:
         self._send(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())

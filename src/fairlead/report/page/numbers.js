@@ -28,15 +28,19 @@ function std(values) {
   return Math.sqrt(mean(values.map((value) => (value - middle) ** 2)));
 }
 
-/** "46.7 ± 4.1": mean and standard deviation, in one unit; a single value alone. */
-function spread(values, places = null) {
+/** A number in three digits or so, with a letter from 10,000 on: 9400, 74k, 5.58M. */
+const brief = (value) => (Math.abs(value) < 1e4 || Math.abs(value) >= 1e21 ? short(value, 3) : `${Number((value / prefix(value)[0]).toPrecision(3))}${prefix(value)[1]}`);
+
+/** Mean and standard deviation in one unit, ["46.7", "± 4.1"]; of a single value only itself. */
+function spread(values, digits) {
   const middle = mean(values);
-  if (values.length === 1) return short(middle);
-  if (Math.abs(middle) >= 1e21 || !isNumber(middle)) return short(middle);
+  if (values.length === 1) return [digits === 4 ? short(middle) : brief(middle), ""];
+  if (!isNumber(middle) || Math.abs(middle) >= 1e21) return [short(middle), ""];
   const [unit, letter] = Math.abs(middle) < 1e4 ? [1, ""] : prefix(middle);
   const size = Math.floor(Math.log10(Math.abs(middle / unit) || 1));
-  const digits = unit === 1 && places !== null ? places : Math.max(0, Math.min(8, 3 - size));
-  return `${(middle / unit).toFixed(digits)} ± ${(std(values) / unit).toFixed(digits)}${letter}`;
+  const places = Math.max(0, Math.min(8, digits - 1 - size));
+  const words = (value) => `${(value / unit).toFixed(places)}${letter}`;
+  return [words(middle), `± ${words(std(values))}`];
 }
 
 /** A map from numbers to places on the page. */
@@ -116,7 +120,7 @@ const raised = (power) => [...String(power)].map((letter) => "⁻⁰¹²³⁴⁵
 function axes(plot, across, up, names) {
   const group = draw("g", { class: "axes" });
   const width = plot.right - plot.left;
-  for (const { value, label } of ticks(up, Math.max(3, Math.round((plot.bottom - plot.top) / 60)))) {
+  for (const { value, label } of ticks(up, rowsIn(plot.bottom - plot.top))) {
     const y = up.at(value);
     group.append(line(plot.left, y, plot.right, y, { class: "grid" }));
     group.append(text(plot.left - 7, y + 4, label, { "text-anchor": "end" }));
@@ -127,13 +131,21 @@ function axes(plot, across, up, names) {
     group.append(text(x, plot.bottom + 18, label, { "text-anchor": "middle" }));
   }
   group.append(line(plot.left, plot.bottom, plot.right, plot.bottom, { class: "frame" }));
-  group.append(text(plot.right, plot.bottom + 36, names.x, { "text-anchor": "end", class: "name" }));
-  group.append(text(names.left ?? 2, plot.top - 10, names.y, { class: "name" }));
+  group.append(text(plot.right, plot.bottom + 36, cut(names.x, plot.right), { "text-anchor": "end", class: "name" }));
+  group.append(text(2, plot.top - 10, cut(names.y, plot.right), { class: "name" }));
   return group;
 }
 
+/** Words that fit into so many pixels. */
+function cut(words, room) {
+  const most = Math.max(4, Math.floor(room / 7));
+  return words.length > most ? `${words.slice(0, most - 1)}…` : words;
+}
+
+const rowsIn = (height) => Math.max(3, Math.round(height / 48));
+
 /** How much room the labels of an upright scale need at the left. */
 function labelRoom(up, height) {
-  const labels = ticks(up, Math.max(3, Math.round(height / 60))).map((tick) => tick.label.length);
+  const labels = ticks(up, rowsIn(height)).map((tick) => tick.label.length);
   return Math.max(30, 12 + 7 * Math.max(0, ...labels));
 }

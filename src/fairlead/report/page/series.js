@@ -28,12 +28,21 @@ function blend(seeds) {
   const made = { x, seeds: seeds.length, count: new Uint16Array(x.length) };
   for (const name of ["mean", "std", "low", "high"]) made[name] = new Float64Array(x.length).fill(NaN);
   for (let place = 0; place < x.length; place++) {
-    const here = values.map((value) => value[place]).filter((value) => !Number.isNaN(value));
-    made.count[place] = here.length;
-    made.mean[place] = mean(here);
-    made.std[place] = std(here);
-    made.low[place] = Math.min(...here);
-    made.high[place] = Math.max(...here);
+    let [count, sum, square, low, high] = [0, 0, 0, Infinity, -Infinity];
+    for (const { [place]: value } of values) {
+      if (Number.isNaN(value)) continue;
+      count++;
+      sum += value;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+    const middle = sum / count;
+    for (const { [place]: value } of values) if (!Number.isNaN(value)) square += (value - middle) ** 2;
+    made.count[place] = count;
+    made.mean[place] = middle;
+    made.std[place] = Math.sqrt(square / count);
+    made.low[place] = low;
+    made.high[place] = high;
   }
   return made;
 }
@@ -70,15 +79,10 @@ function within(x, low, high) {
     first, the lowest, the highest and the last are kept, so that no spike is lost. */
 function thinned(x, y, across, up) {
   const pieces = [];
-  let piece = null;
-  let column = [];
+  let [piece, column] = [null, null];
   const flush = () => {
-    if (!column.length) return;
-    const heights = column.map((point) => point[1]);
-    const ends = [0, column.length - 1, heights.indexOf(Math.min(...heights)), heights.indexOf(Math.max(...heights))];
-    const kept = [...new Set(ends)].sort((a, b) => a - b);
-    piece.push(...kept.map((place) => column[place]));
-    column = [];
+    if (column) piece.push(...new Set([column.first, column.low, column.high, column.last].sort((a, b) => a.place - b.place)));
+    column = null;
   };
   const [from, to] = within(x, across.low, across.high);
   for (let place = from; place < to; place++) {
@@ -89,14 +93,18 @@ function thinned(x, y, across, up) {
       continue;
     }
     if (!piece) pieces.push((piece = []));
-    if (column.length && Math.floor(left) !== Math.floor(column[0][0])) flush();
-    column.push([left, Math.max(-9999, Math.min(9999, top))]);
+    const point = { place, left, top: Math.max(-9999, Math.min(9999, top)) };
+    if (column && Math.floor(left) !== Math.floor(column.first.left)) flush();
+    if (!column) column = { first: point, low: point, high: point, last: point };
+    if (point.top > column.low.top) column.low = point;
+    if (point.top < column.high.top) column.high = point;
+    column.last = point;
   }
   flush();
   return pieces;
 }
 
-const joined = (piece) => piece.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
+const joined = (piece) => piece.map(({ left, top }) => `${left.toFixed(1)} ${top.toFixed(1)}`).join("L");
 const lineThrough = (pieces) => pieces.map((piece) => `M${joined(piece)}${piece.length === 1 ? "h0.01" : ""}`).join("");
 
 /** The outline between two lines over the same x. */

@@ -50,6 +50,9 @@ function folded(key, summary, ...children) {
   return node;
 }
 
+/** The width a chart may take; on paper always that of a page, whatever the window. */
+const roomIn = (node) => (onPaper() ? 680 : node.clientWidth || 640);
+
 /** A picture for the eye, with a sentence for those who cannot see it. */
 function picture(width, height, sentence) {
   const viewBox = `0 0 ${width} ${height}`;

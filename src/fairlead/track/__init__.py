@@ -1,0 +1,49 @@
+"""Runs in TensorBoard, Weights & Biases and MLflow: give one of these to `train(callbacks=[…])`.
+
+>>> import tempfile, fairlead as fl
+>>> board = fl.track.TensorBoard(tempfile.mkdtemp())
+>>> task = fl.problems.theorem2(gradient=10)
+>>> fl.train(task, fl.Scaffold(lr=0.1), rounds=3, steps=10, callbacks=[board]).stopped
+'rounds'
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairlead.callbacks import Callback
+from fairlead.errors import FairleadError, unknown
+from fairlead.runs import TRACK
+from fairlead.track.mlflow import MLflow
+from fairlead.track.tensorboard import TensorBoard
+from fairlead.track.tracker import Tracker
+from fairlead.track.wandb import WandB
+
+__all__ = ["MLflow", "TensorBoard", "Tracker", "WandB", "trackers"]
+
+KINDS = ("tensorboard", "wandb", "mlflow")
+
+
+def trackers(text: str, folder: str | Path | None) -> list[Callback]:
+    """Trackers by name with commas between, each with a place after a colon: a folder for TensorBoard,
+    a project for W&B, a URI for MLflow. `folder` is the run's, where it has one.
+
+    >>> trackers("", None)
+    []
+    """
+    made: list[Callback] = []
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        kind, _, place = part.partition(":")
+        if kind not in KINDS:
+            raise unknown("tracker", kind, KINDS)
+        if kind == "wandb":
+            made.append(WandB(place or "fairlead", folder=folder))
+        elif kind == "mlflow":
+            made.append(MLflow(place or None, folder=folder))
+        elif place or folder is not None:
+            made.append(TensorBoard(place or Path(folder or ".") / TRACK))
+        else:
+            raise FairleadError(
+                "tensorboard needs a folder: write tensorboard:FOLDER, or give the run one with --out"
+            )
+    return made
