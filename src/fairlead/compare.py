@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fairlead.algorithm import Algorithm
 from fairlead.errors import FairleadError, unknown
 from fairlead.losses import better_larger
+from fairlead.many import pays, train_many
 from fairlead.progress import Progress
 from fairlead.schedules import Rate, Schedule, scaled
 from fairlead.task import Task
@@ -34,6 +35,8 @@ class Entry:
     runs: list[Run]
     tuning: dict[float, float]
     """Mean rounds to the target for each step size tried; infinite where it was missed or given up."""
+    finals: dict[float, float]
+    """The mean final metric for each step size tried; infinite where a run diverged or was given up."""
 
 
 @dataclass
@@ -125,6 +128,7 @@ def compare(
     target: Mapping[str, float] | None = None,
     metric: str | None = None,
     progress: bool | None = None,
+    together: bool | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run several methods with the same seeds and settings (those of `train`).
@@ -133,6 +137,9 @@ def compare(
         the fewest rounds on average is taken, or without a target (or where it is not reached) the
         one with the best final metric.
     metric: what to compare; by default the target's, or accuracy, or the distance or the loss.
+    together: whether all step sizes and seeds of a method run at once, every one of them to the end
+        (see `fl.train_many`); by default on a GPU and for small problems. Otherwise one after another,
+        and a step size is given up once it needs more rounds than the best so far.
     """
     named = methods if isinstance(methods, Mapping) else _labelled(methods)
     if not named:
@@ -145,37 +152,92 @@ def compare(
     goal = None if target is None else target[metric]
     if metric not in known:
         raise unknown("metric", metric, known)
-    entries: dict[str, Entry] = {}
-    total = len(named) * (len(grid or []) + 1) * len(seeds)
-    with Progress.of(progress, total, "comparing") as bar:
+    if together is None:
+        together = pays(task, rounds=rounds, **settings)
+    tune = _at_once if together else _one_by_one
+    entries = {
+        label: tune(task, label, method, rounds, seeds, grid, metric, goal, progress, settings)
+        for label, method in named.items()
+    }
+    return Comparison(entries, metric, goal, rounds, settings.get("weighting", "uniform"))
+
+
+def _at_once(
+    task: Task,
+    label: str,
+    method: Any,
+    rounds: int,
+    seeds: Sequence[int],
+    grid: Sequence[float] | None,
+    metric: str,
+    goal: float | None,
+    progress: bool | None,
+    settings: dict[str, Any],
+) -> Entry:
+    """All step sizes and seeds of a method together; the best step size's runs are the result."""
+    made = {lr: method.with_lr(_with_value(method.lr, lr)) for lr in grid or ()}
+    made = made or {_lr(method): method}
+    pairs = [(lr, seed) for lr in made for seed in seeds]
+    bar = Progress.of(progress, rounds * len(pairs), label)
+    work = [(made[lr], seed) for lr, seed in pairs]
+    found = train_many(task, work, rounds=rounds, progress=bar, **settings)
+    runs = {lr: [r for (at, _), r in zip(pairs, found, strict=True) if at == lr] for lr in made}
+    sign = -1 if better_larger(metric) else 1
+    used: dict[float, float] = {}
+    finals: dict[float, float] = {}
+    for lr, mine in runs.items():
+        reached = [None if goal is None else run.rounds_to(metric, goal) for run in mine]
+        each = [math.inf if k is None else k for k in reached]
+        used[lr] = 0.0 if goal is None else float(np.mean(each))
+        lost = any(run.stopped == "diverged" for run in mine)
+        last = [run.history.last(metric) for run in mine]
+        finals[lr] = sign * math.inf if lost else float(np.mean(last))
+    best = min(made, key=lambda lr: (used[lr], sign * finals[lr]))
+    tried = bool(grid)
+    return Entry(label, made[best], runs[best], used if tried else {}, finals if tried else {})
+
+
+def _one_by_one(
+    task: Task,
+    label: str,
+    method: Any,
+    rounds: int,
+    seeds: Sequence[int],
+    grid: Sequence[float] | None,
+    metric: str,
+    goal: float | None,
+    progress: bool | None,
+    settings: dict[str, Any],
+) -> Entry:
+    """Tune on the grid, then train with every seed."""
+    total = (len(grid or []) + 1) * len(seeds)
+    with Progress.of(progress, total, label) as bar:
         done = 0
 
-        def one(label: str, method: Algorithm[Any, Any], limit: int, **more: Any) -> Run:
+        def one(method: Algorithm[Any, Any], limit: int, **more: Any) -> Run:
             nonlocal done
             run = train(task, method, rounds=limit, progress=False, **{**settings, **more})
             done += 1
             bar.update(min(done, total), run.history.rows[-1], f"{label}, lr {_lr(method):g}")
             return run
 
-        for label, method in named.items():
-            tuning: dict[float, float] = {}
-            if grid:
-                method, tuning = _tuned(one, label, method, grid, metric, goal, rounds, seeds)
-            runs = [one(label, method, rounds, seed=seed) for seed in seeds]
-            entries[label] = Entry(label, method, runs, tuning)
-    return Comparison(entries, metric, goal, rounds, settings.get("weighting", "uniform"))
+        tuning: dict[float, float] = {}
+        finals: dict[float, float] = {}
+        if grid:
+            method, tuning, finals = _tuned(one, method, grid, metric, goal, rounds, seeds)
+        runs = [one(method, rounds, seed=seed) for seed in seeds]
+    return Entry(label, method, runs, tuning, finals)
 
 
 def _tuned(
     one: Any,
-    label: str,
     method: Any,
     grid: Sequence[float],
     metric: str,
     goal: float | None,
     rounds: int,
     seeds: Sequence[int],
-) -> tuple[Algorithm[Any, Any], dict[float, float]]:
+) -> tuple[Algorithm[Any, Any], dict[float, float], dict[float, float]]:
     """The best step size of the grid. With a target: the fewest rounds over all seeds, where a
     step size is given up once it needs more than the best so far. Without, or if none gets there
     with every seed: the best final metric."""
@@ -190,7 +252,7 @@ def _tuned(
         used, finals = 0.0, []
         for seed in seeds:
             limit = int(min(rounds, least - used))
-            run = one(label, candidate, limit, seed=seed, **stop) if limit > 0 else None
+            run = one(candidate, limit, seed=seed, **stop) if limit > 0 else None
             reached = run.rounds_to(metric, goal) if run and goal is not None else None
             if goal is not None:
                 used += math.inf if reached is None else reached
@@ -204,7 +266,8 @@ def _tuned(
         least = min(least, used) if goal is not None else least
     best = min(tried, key=lambda lr: tried[lr])
     means = {lr: used / len(seeds) for lr, (used, _) in tried.items()}
-    return method.with_lr(_with_value(method.lr, best)), means
+    finals = {lr: sign * final for lr, (_, final) in tried.items()}
+    return method.with_lr(_with_value(method.lr, best)), means, finals
 
 
 def _with_value(rate: Rate, lr: float) -> Rate:

@@ -117,7 +117,8 @@ class Course:
     def begin(self) -> None:
         """Settle how to run, and look at the starting point."""
         self.session.prepare(self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients))
-        known = about(self) if self.callbacks else {}
+        after = self.done if self.resumed else -1
+        known = {**about(self), "after": after} if self.callbacks else {}
         for callback in self.callbacks:
             callback.begin(known, self.history)
         if not self.resumed:

@@ -19,6 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fairlead.course import Course
     from fairlead.task import Task
+    from fairlead.train import Run
 
 
 def described(thing: Any) -> Any:
@@ -49,12 +50,12 @@ def described(thing: Any) -> Any:
     return getattr(thing, "__qualname__", type(thing).__qualname__)
 
 
-def about(course: Course) -> dict[str, Any]:
+def about(run: Course | Run) -> dict[str, Any]:
     """What a run is, for people and for files: method, task, settings, versions."""
     import fairlead
 
-    task, plan, method = course.task, course.plan, course.algorithm
-    config = course.config
+    task, plan, method = run.task, run.plan, run.algorithm
+    config = run.config
     lr = getattr(method, "lr", None)
     return {
         "label": type(method).__name__,
@@ -75,8 +76,7 @@ def about(course: Course) -> dict[str, Any]:
             "objective": plan.objective,
         },
         "split": _split(task),
-        "engine": course.session.report,
-        "after": course.done if course.resumed else -1,
+        "engine": run.session.report,
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "fairlead": fairlead.__version__, "torch": torch.__version__, "numpy": np.__version__,

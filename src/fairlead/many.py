@@ -15,6 +15,7 @@ from fairlead.algorithm import Algorithm
 from fairlead.callbacks import Callback
 from fairlead.course import Course
 from fairlead.describe import described
+from fairlead.engine.choose import is_small
 from fairlead.engine.joined import Seat, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate, SimulatedCohort
 from fairlead.errors import FairleadError
@@ -78,6 +79,22 @@ def train_many(
                 _run(some, stop, bar, sum(run.rounds for run in done.values()))
                 done.update({id(course): finished(course) for course in some})
     return [done[id(course)] for course in courses]
+
+
+def pays(task: Task, **settings: Any) -> bool:
+    """Whether runs at once are likely to be faster than one after another: where single steps do not
+    fill the machine, on a GPU and for small problems."""
+    engine = settings.pop("engine", "auto")
+    for name in ("progress", "callbacks", "checkpoints", "resume", "out"):
+        settings.pop(name, None)
+    mode = engine.mode if isinstance(engine, Simulate) else engine
+    if mode not in ("auto", "vmap"):
+        return False
+    plan, local = planned(**settings)
+    local.check(task.sizes)
+    ids = plan.sampler.cohort(plan.seed, 0, task.clients)
+    draw = local.draw(plan.seed, 0, ids, task.sizes[ids])
+    return task.device.type == "cuda" or is_small(task, len(ids), draw)
 
 
 def _alike(courses: Sequence[Course]) -> list[list[Course]]:

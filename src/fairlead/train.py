@@ -16,7 +16,7 @@ from fairlead.callbacks import Callback
 from fairlead.checkpoint import Checkpoints, Keeper
 from fairlead.course import Course, Ending, Plan
 from fairlead.data.batches import Batches, BatchTable, Geometric
-from fairlead.describe import described
+from fairlead.describe import about, described
 from fairlead.engine.clients import Counters
 from fairlead.engine.ledger import Ledger
 from fairlead.engine.simulate import Mode, Session, Simulate
@@ -47,6 +47,8 @@ class Run:
     seconds: float
     """Time spent in rounds, without evaluation."""
     error: Diverged | None = None
+    plan: Plan = field(kw_only=True, repr=False)
+    config: Mapping[str, Any] = field(kw_only=True, repr=False)
 
     @property
     def x(self) -> Tensor:
@@ -76,6 +78,21 @@ class Run:
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
                 tensor.copy_(values[name])
         return model.eval()
+
+    def about(self) -> dict[str, Any]:
+        """Method, task, split, settings and versions, as JSON takes them."""
+        return about(self)
+
+    def write(
+        self,
+        folder: str | Path,
+        more: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Keep what the run is and what it recorded in a folder of its own (see `fl.runs`)."""
+        recorder = Recorder(folder, more=more, overwrite=overwrite)
+        recorder.begin({**self.about(), "after": -1}, self.history)
+        recorder.end(self)
 
     def save(self, path: str | Path) -> None:
         """Write the trained model's parameters and buffers as safetensors."""
@@ -242,7 +259,10 @@ def set_out(
 def finished(course: Course) -> Run:
     """What a run that has ended leaves behind; its callbacks are told."""
     c, why = course, course.stopped or "rounds"
-    run = Run(c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error)
+    run = Run(
+        c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
+        plan=c.plan, config=c.config,
+    )  # fmt: skip
     for callback in c.callbacks:
         callback.end(run)
     return run
