@@ -381,7 +381,7 @@ function stepAlong(event) {
   if (event.key === "Escape") return wish.zoom ? showAll() : clearPointer();
   if (!step) return undefined;
   event.preventDefault();
-  const all = [...new Set(curves.lines.flatMap((one) => [...one.blend.x]))].sort((a, b) => a - b);
+  const all = union(curves.lines.map((one) => one.blend.x));
   const place = curves.at === null || curves.at === undefined ? (step > 0 ? -1 : all.length) : firstAtLeast(all, curves.at);
   const stride = event.shiftKey ? 10 : 1;
   const next = all[Math.max(0, Math.min(all.length - 1, place + step * stride))];

@@ -79,8 +79,9 @@ function splitCells(place, counts, at) {
     const [x, y] = at(client, label);
     if (!(count > 0)) return;
     const share = Math.sqrt(count / most);
-    if (room >= 9) group.append(draw("circle", { cx: x + place.cell / 2, cy: y + place.tall / 2, r: Math.max(0.9, share * room * 0.48) }));
-    else group.append(draw("rect", { x, y, width: place.cell * 0.92, height: place.tall * 0.92, "fill-opacity": 0.12 + 0.88 * share }));
+    const disc = { cx: x + place.cell / 2, cy: y + place.tall / 2, r: Math.max(0.9, share * room * 0.48) };
+    const square = { x, y, width: place.cell * 0.92, height: place.tall * 0.92, "fill-opacity": 0.12 + 0.88 * share };
+    group.append(room >= 9 ? draw("circle", disc) : draw("rect", square));
   }));
   return group;
 }
@@ -90,8 +91,9 @@ function splitSizes(place, sizes) {
   const group = draw("g", { class: "sizes" });
   sizes.forEach((size, client) => {
     const long = ((place.strip - 16) * size) / most;
-    if (place.wide) group.append(draw("rect", { x: place.left + place.cell * client + place.cell * 0.12, y: place.top - 8 - long, width: place.cell * 0.76, height: long }));
-    else group.append(draw("rect", { x: place.right + 8, y: place.top + place.tall * client + place.tall * 0.12, width: long, height: place.tall * 0.76 }));
+    const standing = { x: place.left + place.cell * (client + 0.12), y: place.top - 8 - long, width: place.cell * 0.76, height: long };
+    const lying = { x: place.right + 8, y: place.top + place.tall * (client + 0.12), width: long, height: place.tall * 0.76 };
+    group.append(draw("rect", place.wide ? standing : lying));
   });
   return group;
 }
@@ -111,7 +113,7 @@ function splitAxes(place, classes, clients) {
     parts.push(text(right, bottom + 34, "client", { "text-anchor": "end", class: "name" }), text(2, top - 8, "class", { class: "name" }));
     parts.push(text(left - 8, top - 26, "size", { class: "name", "text-anchor": "end" }));
   } else {
-    parts.push(text(2, 12, "client", { class: "name" }), text(left + 8, 12, "class", { class: "name" }), text(right + 8, 12, "size", { class: "name" }));
+    for (const [x, name] of [[2, "client"], [left + 8, "class"], [right + 8, "size"]]) parts.push(text(x, 12, name, { class: "name" }));
   }
   return parts;
 }
@@ -140,7 +142,9 @@ function updateDrift(data) {
   const range = driftRange(one);
   chart.replaceChildren(driftPicture(one, range, roomIn(chart)));
   const of = one.label ? ` of ${one.label}` : "";
-  byId("drift-words").textContent = `Drift diversity${of} by layer and round: 1 where the clients of a round move alike, larger where they pull apart${range.log ? "; the colours are on a log scale" : ""}.`;
+  const scaled = range.log ? "; the colours are on a log scale" : "";
+  byId("drift-words").textContent = `Drift diversity${of} by layer and round: 1 where the clients of a round move alike, `
+    + `larger where they pull apart${scaled}.`;
 }
 
 /** The ends of the colours; a log scale once they are far apart. */
@@ -156,7 +160,8 @@ function driftPicture(one, range, width) {
   const tall = Math.max(6, Math.min(26, 420 / layers.length));
   const plot = { left: Math.max(40, names), top: 52, right: width - 12 };
   plot.bottom = plot.top + tall * layers.length;
-  const svg = picture(width, plot.bottom + 44, `Drift diversity of ${one.label ?? "a run"} for ${layers.length} layers over ${one.rounds.length} rounds, from ${short(range.low)} to ${short(range.high)}.`);
+  const extents = `${layers.length} layers over ${one.rounds.length} rounds, from ${short(range.low)} to ${short(range.high)}`;
+  const svg = picture(width, plot.bottom + 44, `Drift diversity of ${one.label ?? "a run"} for ${extents}.`);
   const share = scale(range.low, range.high, 0, 1, range.log);
   const columns = Math.max(1, Math.min(one.rounds.length, Math.floor(plot.right - plot.left)));
   svg.append(heatImage(one, share, columns, plot), driftAxes(one, layers, plot, tall), colourBar(share, plot));

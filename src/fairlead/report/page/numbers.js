@@ -39,7 +39,8 @@ function spread(values, digits) {
   const [unit, letter] = Math.abs(middle) < 1e4 ? [1, ""] : prefix(middle);
   const size = Math.floor(Math.log10(Math.abs(middle / unit) || 1));
   const places = Math.max(0, Math.min(8, digits - 1 - size));
-  const words = (value) => `${(value / unit).toFixed(places)}${letter}`;
+  const digitsOf = { minimumFractionDigits: places, maximumFractionDigits: places };
+  const words = (value) => `${(value / unit).toLocaleString("en", digitsOf)}${letter}`;
   return [words(middle), `± ${words(std(values))}`];
 }
 

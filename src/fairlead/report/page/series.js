@@ -23,7 +23,7 @@ function points(run, axis, metric, window) {
 
 /** Mean, spread and number of seeds wherever one has a value; `whole` where all have. */
 function blend(seeds) {
-  const x = Float64Array.from(new Set(seeds.flatMap((seed) => [...seed.x]))).sort();
+  const x = union(seeds.map((seed) => seed.x));
   const values = seeds.map((seed) => along(seed, x));
   const made = { x, seeds: seeds.length, count: new Uint16Array(x.length) };
   for (const name of ["mean", "std", "low", "high"]) made[name] = new Float64Array(x.length).fill(NaN);
@@ -45,6 +45,13 @@ function blend(seeds) {
     made.high[place] = high;
   }
   return made;
+}
+
+/** The numbers of several rising lists, each once. */
+function union(lists) {
+  const all = new Float64Array(lists.reduce((sum, list) => sum + list.length, 0));
+  lists.reduce((place, list) => (all.set(list, place), place + list.length), 0);
+  return all.sort().filter((value, place) => !place || value !== all[place - 1]);
 }
 
 /** A seed's values on a grid, straight between its points and missing outside them. */

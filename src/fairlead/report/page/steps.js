@@ -18,7 +18,8 @@ function updateSteps(data) {
     byId("steps-legend").replaceChildren(...entries.map((one) => tag("span", {}, swatch(one.place), tag("span", {}, one.label))));
   }
   const missed = entries.some((one) => one.lr.some((lr, number) => isNumber(lr) && !isNumber(one.rounds?.[number])));
-  byId("steps-words").textContent = `A ring marks the step size that was taken.${missed && panels[0]?.key === "rounds" ? " × at the top: the target was not reached." : ""}`;
+  const marked = missed && panels[0]?.key === "rounds" ? " × at the top: the target was not reached." : "";
+  byId("steps-words").textContent = `A ring marks the step size that was taken.${marked}`;
 }
 
 const labelOf = (data, key) => data.metrics.find((one) => one.key === key)?.label ?? String(key).replaceAll("_", " ");

@@ -57,8 +57,11 @@ function updateSettings(data) {
   const [differ, shared] = [names.filter((name) => !same(name)), names.filter(same)];
   const parts = [];
   if (differ.length) parts.push(tag("p", { class: "small" }, "Where the groups differ:"), differenceTable(groups, differ));
-  if (shared.length) parts.push(folded("shared", groups.length > 1 ? `${count(shared.length, "setting")} that all share` : count(shared.length, "setting"), pairsList(shared.map((name) => [name, groups[0].settings.get(name)]))));
-  if (groups.length > 1) parts.push(folded("every", "everything, group by group", groups.map((group) => folded(`all ${group.id}`, group.label, pairsList([...group.settings])))));
+  const many = groups.length > 1;
+  const held = shared.map((name) => [name, groups[0].settings.get(name)]);
+  if (shared.length) parts.push(folded("shared", `${count(shared.length, "setting")}${many ? " that all share" : ""}`, pairsList(held)));
+  const each = groups.map((group) => folded(`all ${group.id}`, group.label, pairsList([...group.settings])));
+  if (many) parts.push(folded("every", "everything, group by group", each));
   byId("settings-body").replaceChildren(...parts);
 }
 
@@ -75,7 +78,7 @@ function differenceTable(groups, names) {
 }
 
 function pairsList(pairs) {
-  return tag("dl", {}, pairs.map(([name, value]) => [tag("dt", {}, name), tag("dd", {}, settingWords(value))]));
+  return tag("dl", {}, pairs.flatMap(([name, value]) => [tag("dt", {}, name), tag("dd", {}, settingWords(value))]));
 }
 
 function updateRuns(data) {
