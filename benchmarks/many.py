@@ -27,9 +27,7 @@ def workload(device: str) -> fl.Task:
     y = torch.tensor(rng.integers(0, 62, 24_000))
     parts = np.arange(24_000).reshape(20, 1200)
     test = (x[:2000], y[:2000])
-    return fl.Task(
-        fl.models.mlp(784, 62), "cross_entropy", (x, y), parts, test=test, device=device
-    )
+    return fl.Task(fl.models.mlp(784, 62), "cross_entropy", (x, y), parts, test=test, device=device)
 
 
 def main(device: str) -> None:

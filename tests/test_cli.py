@@ -33,9 +33,9 @@ def test_run_writes_what_it_says(tmp_path) -> None:
     text = _run("run", "--method", "scaffold", "--lr", "0.5", "--out", str(tmp_path / "r"), *SMALL)
     assert "Scaffold on digits" in text
     assert "engine: vmap" in text
-    history = fl.History.from_jsonl(tmp_path / "r" / "history.jsonl")
+    history = fl.runs.read(tmp_path / "r").history
     assert history["round"].tolist() == [0, 1, 2, 3]
-    assert json.loads((tmp_path / "r" / "config.json").read_text())["lr"] == 0.5
+    assert fl.runs.read(tmp_path / "r").about["settings"]["lr"] == 0.5
     assert (tmp_path / "r" / "run.png").stat().st_size > 5000
     assert (tmp_path / "r" / "history.csv").read_text().count("\n") == 5
 
@@ -50,7 +50,7 @@ def test_compare_writes_table_figure_and_histories(tmp_path) -> None:
     assert (out / "table.md").read_text().startswith("| method | lr |")
     assert {p.name for p in out.iterdir()} == {
         "config.json", "table.md", "table.csv", "compare.png", "split.png",
-        "FedAvg-0.jsonl", "FedAvg-1.jsonl", "Scaffold-0.jsonl", "Scaffold-1.jsonl",
+        "tuning.json", "FedAvg-0", "FedAvg-1", "Scaffold-0", "Scaffold-1",
     }  # fmt: skip
 
 
@@ -61,12 +61,12 @@ def test_settings_come_from_toml_and_flags_win(tmp_path) -> None:
         'batch-size = 1\nschedule = "exponential:0.9"\ndtype = "float64"\n'
     )
     _run("run", "--config", str(file), "--rounds", "2", "--out", str(tmp_path / "o"))
-    config = json.loads((tmp_path / "o" / "config.json").read_text())
+    config = fl.runs.read(tmp_path / "o").about["settings"]
     assert (config["method"], config["rounds"], config["mu"]) == ("fedprox", 2, 0.5)
     task = fl.problems.theorem2()
     method = fl.FedProx(lr=fl.schedules.Exponential(0.2, 0.9), mu=0.5)
     run = fl.train(task, method, rounds=2, batch_size=1)
-    history = fl.History.from_jsonl(tmp_path / "o" / "history.jsonl")
+    history = fl.runs.read(tmp_path / "o").history
     assert history.last("distance") == pytest.approx(run.history.last("distance"), rel=1e-12)
 
 
@@ -140,9 +140,7 @@ def test_methods_with_settings_of_their_own(tmp_path) -> None:
         str(out),
         *SMALL,
     )
-    up = {
-        m: fl.History.from_jsonl(out / f"{m}-0.jsonl").last("bits_up") for m in ("FedAvg", "FedPAQ")
-    }
+    up = {m: fl.runs.read(out / f"{m}-0").history.last("bits_up") for m in ("FedAvg", "FedPAQ")}
     assert up["FedPAQ"] < up["FedAvg"] / 8
 
 
@@ -204,13 +202,13 @@ def test_saddle_points_are_compared_against_rounds_and_bits(tmp_path) -> None:
     for name in ("MirrorDescent", "MirrorProx", "fedavg-s", "ScaffoldS", "scaffold-catalyst-s"):
         assert name in text
     assert (out / "compare.png").stat().st_size > 5000
-    history = fl.History.from_jsonl(out / "MirrorProx-0.jsonl")
+    history = fl.runs.read(out / "MirrorProx-0").history
     assert history.last("communications") == history.last("exchanges") == 8
     task = fl.problems.saddle_regression(s=2, scaling="printed")
     row = next(r for r in (out / "table.csv").read_text().splitlines() if "catalyst" in r)
     method = fl.Catalyst(fl.ScaffoldS(lr=float(row.split(",")[1])), theta=2, decrease=0.3)
     run = fl.train(task, method, rounds=4, steps=fl.Geometric(0.5))
-    found = fl.History.from_jsonl(out / "scaffold-catalyst-s-0.jsonl")
+    found = fl.runs.read(out / "scaffold-catalyst-s-0").history
     assert found.last("distance") == pytest.approx(run.history.last("distance"), rel=1e-12)
 
 
@@ -278,7 +276,7 @@ def test_a_task_s_defaults_are_only_defaults(tmp_path) -> None:
         "run", "--rounds", "20", "--lr", "1", "--clients", "3", "--out", str(tmp_path / "d")
     )
     assert "digits" in digits
-    assert fl.History.from_jsonl(tmp_path / "d" / "history.jsonl").last("round") == 20
+    assert fl.runs.read(tmp_path / "d").history.last("round") == 20
     _run("run", "--task", "saddle", "--rounds", "2")
     _run("run", "--task", "auc", "--rounds", "2", "--epochs", "1", "--weighting", "size")
     _run(
@@ -370,9 +368,7 @@ def test_a_run_is_resumed_from_its_folder(tmp_path) -> None:
     _run(*words, "--rounds", "5", "--out", str(tmp_path / "part"), "--checkpoint-every", "2")
     text = _run("resume", str(tmp_path / "part"), "--rounds", "9")
     assert "Scaffold on theorem2" in text
-    one, two = (
-        fl.History.from_jsonl(tmp_path / n / "history.jsonl").rows for n in ("whole", "part")
-    )
+    one, two = (fl.runs.read(tmp_path / n).history.rows for n in ("whole", "part"))
     assert [r["distance"] for r in one] == [r["distance"] for r in two]
     assert "no folder of a run" in " ".join(_run("resume", str(tmp_path), code=2).split())
     assert "ask for more" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())

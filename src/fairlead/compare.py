@@ -97,6 +97,29 @@ class Comparison:
                 found.append(f"note: {label} did best with {lr:g}, an edge of the grid: extend it")
         return found
 
+    @property
+    def goal(self) -> dict[str, float] | None:
+        """The target as `train` takes it."""
+        return None if self.target is None else {self.metric: self.target}
+
+    def tuning(self) -> dict[str, Any]:
+        """Step sizes tried, with rounds to the target and final metric, as JSON takes it."""
+        methods = {}
+        for label, entry in self.entries.items():
+            tried = sorted(entry.tuning)
+            rounds = [entry.tuning[lr] if self.target is not None else math.nan for lr in tried]
+            methods[label] = {
+                "lr": tried, "rounds": list(map(_finite, rounds)),
+                "final": [_finite(entry.finals[lr]) for lr in tried], "best": _lr(entry.algorithm),
+            }  # fmt: skip
+        return {
+            "metric": self.metric,
+            "target": self.target,
+            "objective": "rounds" if self.target is not None else "final",
+            "methods": methods,
+            "notes": self.notes(),
+        }
+
     def to_markdown(self) -> str:
         """The table in Markdown."""
         rows = self.table()
@@ -290,6 +313,10 @@ def _lr(method: Any) -> float:
     lr: Any = getattr(method.lr, "lr", method.lr)
     first: Any = lr(0) if callable(lr) else lr
     return first
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _default_metric(known: list[str]) -> str:

@@ -1,95 +1,38 @@
-"""The commands: fairlead run | compare | reproduce | list | cite | version."""
+"""The commands that train: fairlead run | resume | compare | reproduce."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from collections.abc import Callable
-from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-import fairlead
-from fairlead.algorithms import METHODS, PRESETS
+from fairlead import runs
 from fairlead.checkpoint import Checkpoints
-from fairlead.citations import PAPERS, cite
 from fairlead.cli.build import build_methods, build_task
-from fairlead.cli.settings import AXES, DEFAULTS, OPTIONS, local, numbers, read_settings, target
-from fairlead.cli.write import folder_for, write_comparison, write_outcome, write_run
+from fairlead.cli.common import app, fail, out, say_split, settings_command, table, title
+from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target
+from fairlead.cli.write import (
+    folder_for,
+    room_for_comparison,
+    write_comparison,
+    write_outcome,
+    write_run,
+)
 from fairlead.compare import compare
-from fairlead.compress import COMPRESSORS
-from fairlead.data import sources
-from fairlead.data.splits import SPLITS
-from fairlead.describe import class_labels
 from fairlead.errors import FairleadError, unknown
+from fairlead.report.plots import figure_path
 from fairlead.reproduce import RECIPES, recipe
-from fairlead.schedules import SCHEDULES
-from fairlead.task import Task
-from fairlead.tasks import SPLIT_TASKS, TASKS, one_line
+from fairlead.runs import CHECKPOINTS, Recorder
+from fairlead.tasks import one_line
+from fairlead.track import trackers
 from fairlead.train import train
 
-app = typer.Typer(
-    help="Federated optimization when clients' data differ.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-data_app = typer.Typer(help="Data sets: list, get, check.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-out = Console()
 
-DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="a folder with data sets, instead of $FAIRLEAD_DATA")
-]
-
-
-def _fail(error: FairleadError) -> None:
-    """End with the error's sentence instead of a traceback."""
-    console = Console(stderr=True)
-    console.print("error: ", style="bold red", end="")
-    console.print(str(error), markup=False, highlight=False)
-    raise typer.Exit(2) from None
-
-
-def _settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
-    """A command whose flags are the settings above; it is called with them, read and merged."""
-
-    def register(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
-        def run(**given: Any) -> None:
-            config = given.pop("config")
-            try:
-                command(read_settings(given, config, comparing=name == "compare"))
-            except FairleadError as error:
-                _fail(error)
-
-        flags = []
-        for key, (kind, text) in OPTIONS.items():
-            if key not in leave_out:
-                default = DEFAULTS.get(key)
-                shown = text if default is None else f"{text} \\[{default}]"
-                word = key.replace("_", "-")
-                flag = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
-                option = typer.Option(flag, help=shown, show_default=False)
-                hint = Annotated[kind | None, option]
-                flags.append(Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
-        run.__dict__["__signature__"] = Signature(flags)
-        run.__annotations__ = {flag.name: flag.annotation for flag in flags}
-        run.__doc__ = command.__doc__
-        app.command(name)(run)
-        return run
-
-    return register
-
-
-@_settings_command("run", leave_out={"methods", "grid", "seeds", "x"})
+@settings_command("run", leave_out={"methods", "grid", "seeds", "x"})
 def run_command(s: dict[str, Any]) -> None:
     """Train with one method."""
     _run(s, resume=False)
@@ -102,27 +45,33 @@ def resume_command(
 ) -> None:
     """Go on with a run that was stopped or killed, from its newest checkpoint, to the same bytes."""
     try:
-        try:
-            s = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise FairleadError(f"{folder} is no folder of a run: {error}") from error
-        known = {key: s[key] for key in DEFAULTS if key in s}
+        settings = runs.read(folder).about.get("settings")
+        if not isinstance(settings, dict):
+            raise FairleadError(
+                f"the run in {folder} was not begun by a command: resume it with fl.train(resume=…)"
+            )
+        known = {key: settings[key] for key in DEFAULTS if key in settings}
         asked = {} if rounds is None else {"rounds": rounds}
         _run({**DEFAULTS, **known, "out": folder, **asked}, resume=True)
     except FairleadError as error:
-        _fail(error)
+        fail(error)
 
 
 def _run(s: dict[str, Any], resume: bool) -> None:
     built = build_task(s)
     ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
-    keep = None
-    if s["out"] is not None:
-        folder = folder_for(Path(s["out"]), s)
-        keep = Checkpoints(folder / "checkpoints", every=s["checkpoint_every"])
+    folder = None if s["out"] is None else Path(s["out"])
+    figure_path(folder or ".", "run", s["figure"])  # before the work, not after it
+    told = trackers(s["track"] or "", folder)
+    kept: dict[str, Any] = {}
+    if folder is not None:
+        more = {"label": label, "settings": {**s, "out": str(folder)}}
+        recorder = Recorder(folder, more=more, overwrite=s["overwrite"], resume=resume)
+        keep = Checkpoints(folder / CHECKPOINTS, every=s["checkpoint_every"])
+        kept = {"out": recorder, "checkpoints": keep, "resume": folder if resume else None}
     result = train(
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]),
-        checkpoints=keep, resume=keep.folder if keep is not None and resume else None, **local(s),
+        callbacks=told, **kept, **local(s),
     )  # fmt: skip
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
     shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
@@ -131,16 +80,16 @@ def _run(s: dict[str, Any], resume: bool) -> None:
         shown.add_row(key.replace("_", " "), f"{number:,.0f}" if whole else f"{number:,.5g}")
     out.print(shown)
     out.print(f"engine: {result.engine}", highlight=False)
-    _say_split(built, s)
-    if s["out"] is not None:
-        out.print(f"written: {write_run(Path(s['out']), s, result)}", highlight=False)
+    say_split(built, s)
+    if folder is not None:
+        out.print(f"written: {write_run(folder, s, result)}", highlight=False)
     if result.stopped == "interrupted":
         out.print(f"stopped in round {result.rounds}: go on with fairlead resume {s['out']}")
     if result.error is not None:
         raise result.error
 
 
-@_settings_command("compare", leave_out={"method", "seed", "checkpoint_every"})
+@settings_command("compare", leave_out={"method", "seed", "checkpoint_every", "track"})
 def compare_command(s: dict[str, Any]) -> None:
     """Compare methods, each tuned on the same step sizes. Without arguments: a demo on digits."""
     built = build_task(s)
@@ -153,6 +102,8 @@ def compare_command(s: dict[str, Any]) -> None:
         )
     if s["seeds"] < 1:
         raise FairleadError(f"seeds is {s['seeds']}: take at least 1")
+    if s["out"] is not None:
+        room_for_comparison(Path(s["out"]), s)
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:
         raise unknown("axis", s["x"], AXES)
@@ -162,10 +113,10 @@ def compare_command(s: dict[str, Any]) -> None:
     )  # fmt: skip
     rows = result.table()
     narrow = [{k: v for k, v in row.items() if k not in ("gradients", "seconds")} for row in rows]
-    out.print(_table(rows if out.width > 110 else narrow, _title(built, s)))
+    out.print(table(rows if out.width > 110 else narrow, title(built, s)))
     first = next(iter(result.entries.values())).runs[0]
     out.print(f"engine: {first.engine}", highlight=False)
-    _say_split(built, s)
+    say_split(built, s)
     for note in result.notes():
         out.print(note, highlight=False)
     if s["out"] is not None:
@@ -179,115 +130,26 @@ def reproduce_command(
     folder: Annotated[
         Path | None, typer.Option("--out", help="a folder for table, figure and numbers")
     ] = None,
+    figure: Annotated[str, typer.Option("--figure", help="png, pdf or svg")] = "png",
 ) -> None:
     """Run an experiment of the papers: what came out beside what the paper says, and the figure."""
     if name is None:
-        table = Table("experiment", "what it is", title="experiments")
+        shown = Table("experiment", "what it is", title="experiments")
         for key, made in RECIPES.items():
-            table.add_row(key, one_line(made))
-        out.print(table)
+            shown.add_row(key, one_line(made))
+        out.print(shown)
         return
     try:
         run, place = recipe(name), Path("out") / name if folder is None else folder
+        figure_path(place, "figure", figure)
         folder_for(place, {"experiment": name, "quick": quick})  # before the work, not after it
         outcome = run(quick=quick)
-        out.print(_table(outcome.rows, outcome.title))
+        out.print(table(outcome.rows, outcome.title))
         for claim in outcome.claims:
             mark = "holds" if claim.holds else "does NOT hold"
             out.print(f"{mark}: {claim.text}", highlight=False, markup=False)
         for note in outcome.notes:
             out.print(f"note: {note}", highlight=False, markup=False)
-        out.print(f"written: {write_outcome(place, outcome, quick)}", highlight=False)
+        out.print(f"written: {write_outcome(place, outcome, quick, figure)}", highlight=False)
     except FairleadError as error:
-        _fail(error)
-
-
-@data_app.command("list")
-def data_list_command(data: DataFolder = None) -> None:
-    """The data sets there are, and where they are now."""
-    table = Table("name", "what it is", "samples", "classes", "where", title="data sets")
-    try:
-        for row in sources.listing(data):
-            table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
-    except FairleadError as error:
-        _fail(error)
-    out.print(table)
-
-
-@data_app.command("get")
-def data_get_command(name: str, data: DataFolder = None) -> None:
-    """Download a data set into the cache, unless it is here."""
-    try:
-        paths = sources.get(name, data)
-        out.print(", ".join(map(str, paths)) or f"{name} is embedded", highlight=False)
-    except FairleadError as error:
-        _fail(error)
-
-
-@data_app.command("check")
-def data_check_command(name: str, data: DataFolder = None) -> None:
-    """Compare a data set's checksums and read all of it."""
-    try:
-        for line in sources.check(name, data):
-            out.print(line, highlight=False, markup=False)
-    except FairleadError as error:
-        _fail(error)
-
-
-@app.command("list")
-def list_command() -> None:
-    """Methods, compressors, tasks, splits and schedules, a line each."""
-    methods = Table("method", "what it is", "paper", title="methods")
-    for name, kind in METHODS.items():
-        methods.add_row(name, one_line(kind), PAPERS[kind.paper].short)
-    for name, (base, more) in PRESETS.items():
-        settings = ", ".join(f"{k} {v}" for k, v in more.items())
-        methods.add_row(name, f"{base} with {settings}", PAPERS[METHODS[base].paper].short)
-    out.print(methods)
-    groups: dict[str, dict[str, Any]] = {
-        "compressor": COMPRESSORS, "task": TASKS, "split": SPLITS, "schedule": SCHEDULES,
-    }  # fmt: skip
-    for title, group in groups.items():
-        table = Table(title, "what it is", title=f"{title}s")
-        for name, thing in group.items():
-            table.add_row(name, one_line(thing))
-        out.print(table)
-
-
-@app.command("cite")
-def cite_command(method: str) -> None:
-    """The BibTeX of the paper behind a method."""
-    try:
-        out.print(cite(method), markup=False, highlight=False)
-    except FairleadError as error:
-        _fail(error)
-
-
-@app.command("version")
-def version_command() -> None:
-    """The versions of fairlead and of what it computes with."""
-    out.print(f"fairlead {fairlead.__version__}, torch {torch.__version__}, numpy {np.__version__}, "
-              f"python {sys.version.split()[0]}", highlight=False)  # fmt: skip
-
-
-def _say_split(task: Task, s: dict[str, Any]) -> None:
-    labels = class_labels(task) if s["task"] in SPLIT_TASKS else None
-    if labels is not None:
-        out.print(f"split: {task.split.describe(labels)}", highlight=False)
-
-
-def _table(rows: list[dict[str, str]], title: str) -> Table:
-    """Rows as a narrow table whose first column is not cut."""
-    shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
-    for place, name in enumerate(rows[0]):
-        shown.add_column(name.replace("_", " "), no_wrap=place == 0, overflow="fold")
-    for row in rows:
-        shown.add_row(*row.values())
-    return shown
-
-
-def _title(task: Task, s: dict[str, Any]) -> str:
-    value = "" if s["split_value"] is None else f" {s['split_value']:g}"
-    split = f", {s['split']}{value} split" if s["task"] in SPLIT_TASKS else ""
-    cohort = "all" if s["cohort"] is None else s["cohort"]
-    return f"{task.name}: {task.clients} clients{split}, cohort {cohort}, {s['rounds']} rounds, {s['seeds']} seeds"
+        fail(error)

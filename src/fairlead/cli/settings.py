@@ -19,7 +19,8 @@ DEFAULTS: dict[str, Any] = {
     "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": None,
-    "eval_every": 1, "objective": True, "checkpoint_every": None, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
+    "eval_every": 1, "objective": True, "drift": False, "checkpoint_every": None, "track": None,
+    "figure": "png", "overwrite": False, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
 
@@ -36,6 +37,8 @@ WORDS = (
     "methods",
     "server",
     "task_set",
+    "track",
+    "figure",
 )
 KINDS: dict[Any, Any] = {
     int: int,
@@ -101,12 +104,16 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "dtype": (str, "float32 or float64; the task's own by default"),
     "eval_every": (int, "rounds between evaluations"),
     "objective": (bool, "whether evaluations compute the loss on all training data"),
+    "drift": (bool, "record the drift diversity of every layer at evaluations"),
     "config": (Path, "settings from a TOML file; flags win"),
     "checkpoint_every": (
         int,
         "rounds between checkpoints in the --out folder, besides one every ten minutes",
     ),
-    "out": (Path, "a folder for config, history, table and figure"),
+    "track": (str, "also log to tensorboard, wandb:PROJECT or mlflow:URI, with commas between"),
+    "figure": (str, "the figures' format: png, pdf or svg"),
+    "overwrite": (bool, "replace what the --out folder holds"),
+    "out": (Path, "a folder for settings, history, checkpoints, table and figure"),
 }
 
 
@@ -211,4 +218,5 @@ def local(s: dict[str, Any]) -> dict[str, Any]:
         "cohort": number(s["cohort"]), "batch_size": number(s["batch_size"]), "steps": steps(s["steps"]),
         "epochs": s["epochs"], "weighting": s["weighting"], "dropout": s["dropout"],
         "engine": s["engine"], "eval_every": s["eval_every"], "objective": s["objective"],
+        "drift": s["drift"],
     }  # fmt: skip

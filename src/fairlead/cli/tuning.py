@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fairlead.cli.build import build_methods, build_task
-from fairlead.cli.commands import _fail, _say_split, _table, _title, app, out
+from fairlead.cli.common import app, fail, out, say_split, table, title
 from fairlead.cli.settings import (
     DEFAULTS,
     METHOD_SETTINGS,
@@ -25,10 +25,11 @@ from fairlead.cli.settings import (
 from fairlead.cli.write import folder_for
 from fairlead.compress import parse as parse_compressor
 from fairlead.errors import FairleadError
+from fairlead.report.plots import figure_path
 from fairlead.tuning import Tuning, tune
 from fairlead.tuning.space import Values, taken
 
-LEFT_OUT = {"method", "seed", "checkpoint_every", "x"}
+LEFT_OUT = {"method", "seed", "checkpoint_every", "track", "overwrite", "x"}
 """Flags of `compare` and `run` that a tuning does not take."""
 
 SETTLED = {*LEFT_OUT, "methods", "grid", "seeds", "target", "lr", "set", "out", *METHOD_SETTINGS}
@@ -62,15 +63,17 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
     if len(methods) < len(names):
         raise FairleadError(f"the methods are {', '.join(names)}: give each of them once")
     if s["out"] is not None:
-        folder_for(Path(s["out"]), {**s, **own})  # before the work, not after it
+        figure_path(s["out"], "sensitivity", s["figure"])  # before the work, not after it
+        shown = {name: value for name, value in own.items() if name != "storage"}  # has a password
+        folder_for(Path(s["out"]), {**s, **shown, "space": space})
     if own.pop("papers", None):
         own["protocol"] = "papers"
     result = tune(
         built, methods, rounds=s["rounds"], space=space, seeds=s["seeds"], target=target(s["target"]),
         out=s["out"], **own, **local(s),
     )  # fmt: skip
-    out.print(_table(result.table(), _title(built, s)))
-    _say_split(built, s)
+    out.print(table(result.table(), title(built, s)))
+    say_split(built, s)
     for note in result.notes():
         out.print(note, highlight=False)
     if s["out"] is not None:
@@ -78,7 +81,7 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
             label: best_settings(result, label, name, s)
             for label, name in zip(methods, names, strict=True)
         }
-        written = result.write(Path(s["out"]), best)
+        written = result.write(Path(s["out"]), best, s["figure"])
         out.print(f"written: {s['out']}/{', '.join(written)}", highlight=False)
 
 
@@ -150,7 +153,7 @@ def register(command: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
             settings = read_settings(given, config, comparing=True)
             command(settings, {name: value for name, value in own.items() if value is not None})
         except FairleadError as error:
-            _fail(error)
+            fail(error)
 
     flags = []
     for key, (kind, text) in {**OPTIONS, **FLAGS}.items():

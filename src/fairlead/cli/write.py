@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import fairlead
+from fairlead import runs
 from fairlead.compare import Comparison
 from fairlead.describe import class_labels
 from fairlead.errors import FairleadError
+from fairlead.report.plots import figure_path, run_figure
 from fairlead.reproduce import Outcome
 from fairlead.task import Task
 from fairlead.tasks import SPLIT_TASKS
@@ -33,40 +35,55 @@ def _write_split(folder: Path, task: Task, s: dict[str, Any]) -> str:
     labels = class_labels(task) if s["task"] in SPLIT_TASKS else None
     if labels is None:
         return ""
-    task.split.plot(labels, folder / "split.png")
-    return ", split.png"
+    path = figure_path(folder, "split", s["figure"])
+    task.split.plot(labels, path)
+    return f", {path.name}"
 
 
-def write_run(path: Path, s: dict[str, Any], run: Run) -> str:
-    """Settings, history and picture of a run; returns what was written."""
-    from fairlead.report.plots import run_figure
-
-    folder = folder_for(path, s)
-    run.history.to_jsonl(folder / "history.jsonl")
+def write_run(folder: Path, s: dict[str, Any], run: Run) -> str:
+    """The history as a table and as a picture, beside what the run keeps itself; returns what was
+    written."""
     run.history.to_csv(folder / "history.csv")
-    run_figure(run, folder / "run.png")
+    path = figure_path(folder, "run", s["figure"])
+    run_figure(run, path)
     split = _write_split(folder, run.task, s)
-    return f"{folder}/config.json, history.jsonl, history.csv, run.png{split}"
+    return f"{folder}/run.json, history.sqlite, history.csv, {path.name}{split}"
 
 
-def write_comparison(path: Path, s: dict[str, Any], result: Comparison) -> str:
-    """Settings, histories, table and picture of a comparison; returns what was written."""
-    folder = folder_for(path, s)
+def room_for_comparison(folder: Path, s: dict[str, Any]) -> None:
+    """Refuse a folder that holds runs, before the work; with --overwrite they are removed."""
+    figure_path(folder, "compare", s["figure"])
+    held = runs.find(folder) if folder.is_dir() else []
+    if held and not s["overwrite"]:
+        raise FairleadError(
+            f"{folder} holds {len(held)} runs already: take another folder, or --overwrite"
+        )
+    for run in held:
+        runs.remove(run.folder)
+    folder_for(folder, s)
+
+
+def write_comparison(folder: Path, s: dict[str, Any], result: Comparison) -> str:
+    """Settings, runs, table and picture of a comparison; returns what was written."""
     for label, entry in result.entries.items():
-        for seed, run in enumerate(entry.runs):
-            run.history.to_jsonl(folder / f"{label}-{seed}.jsonl")
+        for run in entry.runs:
+            more = {"label": label, "target": result.goal, "settings": {**s, "out": str(folder)}}
+            run.write(folder / f"{label}-{run.plan.seed}", more)
     (folder / "table.md").write_text(result.to_markdown(), encoding="utf-8")
     (folder / "table.csv").write_text(result.to_csv(), encoding="utf-8")
-    result.plot(folder / "compare.png", s["x"])
+    runs.write_json(folder / "tuning.json", result.tuning())
+    path = figure_path(folder, "compare", s["figure"])
+    result.plot(path, s["x"])
     task = next(iter(result.entries.values())).runs[0].task
     split = _write_split(folder, task, s)
-    return f"{folder}/table.md, table.csv, compare.png, *.jsonl{split}"
+    return f"{folder}/table.md, table.csv, tuning.json, {path.name}{split}, and a folder a run"
 
 
-def write_outcome(path: Path, outcome: Outcome, quick: bool) -> str:
+def write_outcome(path: Path, outcome: Outcome, quick: bool, figure: str = "png") -> str:
     """Table, claims, numbers and figure of an experiment; returns what was written."""
     folder = folder_for(path, {"experiment": outcome.name, "quick": quick})
     (folder / "table.md").write_text(outcome.to_markdown(), encoding="utf-8")
     (folder / "numbers.json").write_text(json.dumps(outcome.numbers, indent=1), encoding="utf-8")
-    outcome.draw(folder / "figure.png")
-    return f"{folder}/table.md, numbers.json, figure.png"
+    path = figure_path(folder, "figure", figure)
+    outcome.draw(path)
+    return f"{folder}/table.md, numbers.json, {path.name}"

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairlead.errors import unknown
 from fairlead.losses import better_larger
 
 if TYPE_CHECKING:
     from fairlead.compare import Comparison
+    from fairlead.runs import StoredRun
     from fairlead.train import Run
 
-STYLE: Any = {
-    "figure.dpi": 150,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-}
-COLORS = ["#7f7f7f", "#d1495b", "#edae49", "#00798c", "#5f4b8b", "#2e933c", "#b5651d", "#3d5a80"]
+FORMATS = ("png", "pdf", "svg")
+NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+
+MAIN = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
+"""The metrics that tell most about a run, the first of them first."""
 
 AXES = {
     "round": "rounds", "communications": "communication rounds", "bits": "bits up and down", "bits_up": "bits up",
@@ -32,18 +31,60 @@ AXES = {
 }  # fmt: skip
 
 
+def figure_path(folder: str | Path, name: str, kind: str = "png") -> Path:
+    """Where a figure of some format goes.
+
+    >>> figure_path("out", "compare", "pdf").name
+    'compare.pdf'
+    """
+    if kind not in FORMATS:
+        raise unknown("format of figures", kind, FORMATS)
+    return Path(folder) / f"{name}.{kind}"
+
+
+@functools.cache
+def _style() -> dict[str, Any]:
+    import matplotlib as mpl
+
+    with as_file(files("fairlead.report") / "fairlead.mplstyle") as path:
+        read = mpl.rc_params_from_file(path, use_default_template=False)
+    return {str(name): value for name, value in read.items()}
+
+
+@contextmanager
+def in_style(**more: Any) -> Iterator[None]:
+    """The house style, with settings of matplotlib's (`font_size=7`) for a figure of its own kind."""
+    import matplotlib as mpl
+
+    settings: Any = {**_style(), **{name.replace("_", ".", 1): v for name, v in more.items()}}
+    with mpl.rc_context(settings):
+        yield
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour and dashes of a figure's lines by number; 64 of them differ."""
+    cycle = _style()["axes.prop_cycle"].by_key()
+    colors, dashes = cycle["color"], cycle["linestyle"]
+    turn, place = divmod(number, len(colors))
+    return {"color": colors[place], "linestyle": dashes[(place + turn) % len(dashes)]}
+
+
+def save(figure: Any, path: str | Path) -> None:
+    """Write a figure in the format of its name; the same figure gives the same bytes."""
+    with in_style():
+        figure.savefig(path, metadata=NO_DATE.get(Path(path).suffix.lower()))
+
+
 @contextmanager
 def panels(path: Path, rows: int, columns: int, share_y: bool) -> Iterator[Any]:
     """Rows of empty axes in the house style; the picture is written when the block ends."""
-    import matplotlib as mpl
-    from cycler import cycler
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLORS)}):
+    with in_style():
         size = (3.4 * columns + 0.6, 2.9 * rows)
         figure = Figure(figsize=size, layout="constrained")
         yield figure.subplots(rows, columns, squeeze=False, sharey=share_y)
-        figure.savefig(path)
+        save(figure, path)
 
 
 def comparison(result: Comparison, path: str | Path | None, x: str = "round") -> Any:
@@ -61,8 +102,7 @@ def comparison(result: Comparison, path: str | Path | None, x: str = "round") ->
 
 def run_figure(run: Run, path: str | Path | None, x: str = "round") -> Any:
     """The curves of a single run."""
-    names = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
-    panels = [(name, x) for name in names if name in run.history][:2]
+    panels = [(name, x) for name in MAIN if name in run.history][:2]
     return _figure({type(run.algorithm).__name__: [run]}, panels, path, {})
 
 
@@ -72,15 +112,16 @@ def _figure(
     path: str | Path | None,
     targets: dict[str, float | None],
 ) -> Any:
-    import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.2 * len(panels), 3.1), layout="constrained")
+    with in_style():
+        width, height = _style()["figure.figsize"]
+        figure = Figure(figsize=(width * len(panels), height), layout="constrained")
         for place, (name, x) in enumerate(panels, 1):
             axes = figure.add_subplot(1, len(panels), place)
-            for (label, runs), color in zip(groups.items(), COLORS * 9, strict=False):
-                _band(axes, label, runs, name, x, color)
+            for number, (label, runs) in enumerate(groups.items()):
+                _band(axes, label, runs, name, x, look(number))
             goal = targets.get(name)
             if goal is not None:
                 axes.axhline(goal, color="black", linewidth=0.8, linestyle=":")
@@ -88,25 +129,41 @@ def _figure(
                 axes.set_yscale("log")
                 low, high = axes.get_ylim()
                 if high < 100 * low:  # a short axis reads better in plain numbers
+                    axes.yaxis.set_minor_locator(
+                        LogLocator(subs="all" if high < 5 * low else (2, 5))
+                    )
                     axes.yaxis.set_major_formatter("{x:g}")
                     axes.yaxis.set_minor_formatter("{x:g}")
             axes.set_xlabel(AXES.get(x, x))
             axes.set_ylabel(name.replace("_", " "))
         figure.axes[0].legend()
         if path is not None:
-            figure.savefig(path)
+            save(figure, path)
     return figure
 
 
-def _band(axes: Any, label: str, runs: list[Run], name: str, x: str, color: str) -> None:
+def _band(axes: Any, label: str, runs: list[Run], name: str, x: str, drawn: dict[str, Any]) -> None:
     length = min(len(run.history.rows) for run in runs)
     values = np.array([run.history[name][:length] for run in runs])
     at = np.mean([run.history[x][:length] for run in runs], axis=0)
     mean, std = values.mean(0), values.std(0)
-    axes.plot(at, mean, color=color, label=label, linewidth=1.5)
+    axes.plot(at, mean, label=label, **drawn)
     if len(runs) > 1:
-        axes.fill_between(at, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
+        low, high = mean - std, mean + std
+        axes.fill_between(at, low, high, color=drawn["color"], alpha=0.2, linewidth=0)
 
 
 def _positive(groups: dict[str, list[Run]], name: str) -> bool:
     return all((run.history[name] > 0).any() for runs in groups.values() for run in runs)
+
+
+def stored_figure(runs: Sequence[StoredRun], path: str | Path | None, x: str = "round") -> Any:
+    """The curves of runs that were read from their folders, seeds together."""
+    groups: dict[str, list[Any]] = {}
+    for run in runs:
+        groups.setdefault(
+            run.label if run.lr is None else f"{run.label}, lr {run.lr:g}", []
+        ).append(run)
+    panels = [(name, x) for name in MAIN if all(name in run.history for run in runs)][:2]
+    goals = next((run.about["target"] for run in runs if run.about.get("target")), {})
+    return _figure(groups, panels, path, goals)

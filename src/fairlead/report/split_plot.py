@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairlead.errors import FairleadError
-from fairlead.report.plots import COLORS, STYLE
+from fairlead.report.plots import in_style, look, save
 
 if TYPE_CHECKING:
     from fairlead.data.splits import Split
@@ -47,7 +47,6 @@ def _spread(values: NDArray[Any]) -> str:
 def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
     """Clients × classes, areas in proportion to counts, below a strip of the clients' sizes. Of more
     than 100 clients the first 60 are shown, of more than 100 classes the 60 most frequent."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     table, classes, notes = shown(split, labels)
@@ -58,7 +57,7 @@ def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
     width = left + inner[0] + RIGHT
     text = textwrap.wrap(" ".join([sentence(split, labels), *notes]), int(17.2 * (width - 0.3)))
     size = (width, BOTTOM + inner[1] + GAP + STRIP + 0.3 + 0.15 * len(text))
-    with mpl.rc_context({**STYLE, "axes.grid": False, "font.size": 8}):
+    with in_style(axes_grid=False, xtick_labelsize=8, ytick_labelsize=8, legend_fontsize=8):
         figure = Figure(figsize=size)
         main, strip = _axes(figure, size, left, inner)
         _scatter(main, table, 72 * 0.96 * min(cell[1], inner[0] / clients))
@@ -66,7 +65,7 @@ def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
         _strip(strip, split.sizes[:clients])
         figure.text(0.15 / width, 1 - 0.12 / size[1], "\n".join(text), va="top", linespacing=1.3)
         if path is not None:
-            figure.savefig(path)
+            save(figure, path)
     return figure
 
 
@@ -111,11 +110,11 @@ def _scatter(axes: Any, table: NDArray[Any], diameter: float) -> None:
     most = max(int(table.max()), 1)
     client, row = np.nonzero(table)
     area = diameter**2 / most
-    look: Any = {"color": COLORS[3], "alpha": 0.85, "linewidths": 0}
-    axes.scatter(client, row, s=table[client, row] * area, **look)
+    filled: Any = {"color": look(3)["color"], "alpha": 0.85, "linewidths": 0}
+    axes.scatter(client, row, s=table[client, row] * area, **filled)
     key = sorted({_nice(most), _nice(most / 4), _nice(most / 20)}, reverse=True)
     for count in key:
-        axes.scatter([], [], s=count * area, label=f"{count:,}", **look)
+        axes.scatter([], [], s=count * area, label=f"{count:,}", **filled)
     axes.legend(
         title="samples", title_fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0),
         borderaxespad=0.0, handletextpad=0.5 + 0.012 * diameter, labelspacing=0.4 + 0.03 * diameter,
@@ -144,7 +143,9 @@ def _ticks(axes: Any, clients: int, classes: list[str]) -> None:
 
 
 def _strip(axes: Any, sizes: NDArray[Any]) -> None:
-    axes.bar(np.arange(len(sizes)), sizes, width=0.72, color=COLORS[0], alpha=0.75, linewidth=0)
+    axes.bar(
+        np.arange(len(sizes)), sizes, width=0.72, color=look(0)["color"], alpha=0.75, linewidth=0
+    )
     axes.set_yticks([0, _nice(int(sizes.max()))])
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.tick_params(length=0, labelbottom=False)

@@ -1,0 +1,87 @@
+"""What the commands share: the app, errors as sentences, flags from settings, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
+from fairlead.describe import class_labels
+from fairlead.errors import FairleadError
+from fairlead.task import Task
+from fairlead.tasks import SPLIT_TASKS
+
+app = typer.Typer(
+    help="Federated optimization when clients' data differ.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+
+
+def fail(error: FairleadError) -> None:
+    """End with the error's sentence instead of a traceback."""
+    console = Console(stderr=True)
+    console.print("error: ", style="bold red", end="")
+    console.print(str(error), markup=False, highlight=False)
+    raise typer.Exit(2) from None
+
+
+def settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
+    """A command whose flags are the settings above; it is called with them, read and merged."""
+
+    def register(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            config = given.pop("config")
+            try:
+                command(read_settings(given, config, comparing=name == "compare"))
+            except FairleadError as error:
+                fail(error)
+
+        flags = []
+        for key, (kind, text) in OPTIONS.items():
+            if key not in leave_out:
+                default = DEFAULTS.get(key)
+                shown = text if default is None else f"{text} \\[{default}]"
+                word = key.replace("_", "-")
+                flag = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
+                option = typer.Option(flag, help=shown, show_default=False)
+                hint = Annotated[kind | None, option]
+                flags.append(Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
+        run.__dict__["__signature__"] = Signature(flags)
+        run.__annotations__ = {flag.name: flag.annotation for flag in flags}
+        run.__doc__ = command.__doc__
+        app.command(name)(run)
+        return run
+
+    return register
+
+
+def say_split(task: Task, s: dict[str, Any]) -> None:
+    labels = class_labels(task) if s["task"] in SPLIT_TASKS else None
+    if labels is not None:
+        out.print(f"split: {task.split.describe(labels)}", highlight=False)
+
+
+def table(rows: list[dict[str, str]], title: str) -> Table:
+    """Rows as a narrow table whose first column is not cut."""
+    shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
+    for place, name in enumerate(rows[0]):
+        shown.add_column(name.replace("_", " "), no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        shown.add_row(*row.values())
+    return shown
+
+
+def title(task: Task, s: dict[str, Any]) -> str:
+    value = "" if s["split_value"] is None else f" {s['split_value']:g}"
+    split = f", {s['split']}{value} split" if s["task"] in SPLIT_TASKS else ""
+    cohort = "all" if s["cohort"] is None else s["cohort"]
+    return f"{task.name}: {task.clients} clients{split}, cohort {cohort}, {s['rounds']} rounds, {s['seeds']} seeds"

@@ -1,0 +1,98 @@
+"""The commands that tell: fairlead data list | get | check, list, cite, version."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.table import Table
+
+import fairlead
+from fairlead.algorithms import METHODS, PRESETS
+from fairlead.citations import PAPERS, cite
+from fairlead.cli.common import app, fail, out
+from fairlead.compress import COMPRESSORS
+from fairlead.data import sources
+from fairlead.data.splits import SPLITS
+from fairlead.errors import FairleadError
+from fairlead.schedules import SCHEDULES
+from fairlead.tasks import TASKS, one_line
+
+data_app = typer.Typer(help="Data sets: list, get, check.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", help="a folder with data sets, instead of $FAIRLEAD_DATA")
+]
+
+
+@data_app.command("list")
+def data_list_command(data: DataFolder = None) -> None:
+    """The data sets there are, and where they are now."""
+    table = Table("name", "what it is", "samples", "classes", "where", title="data sets")
+    try:
+        for row in sources.listing(data):
+            table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
+    except FairleadError as error:
+        fail(error)
+    out.print(table)
+
+
+@data_app.command("get")
+def data_get_command(name: str, data: DataFolder = None) -> None:
+    """Download a data set into the cache, unless it is here."""
+    try:
+        paths = sources.get(name, data)
+        out.print(", ".join(map(str, paths)) or f"{name} is embedded", highlight=False)
+    except FairleadError as error:
+        fail(error)
+
+
+@data_app.command("check")
+def data_check_command(name: str, data: DataFolder = None) -> None:
+    """Compare a data set's checksums and read all of it."""
+    try:
+        for line in sources.check(name, data):
+            out.print(line, highlight=False, markup=False)
+    except FairleadError as error:
+        fail(error)
+
+
+@app.command("list")
+def list_command() -> None:
+    """Methods, compressors, tasks, splits and schedules, a line each."""
+    methods = Table("method", "what it is", "paper", title="methods")
+    for name, kind in METHODS.items():
+        methods.add_row(name, one_line(kind), PAPERS[kind.paper].short)
+    for name, (base, more) in PRESETS.items():
+        settings = ", ".join(f"{k} {v}" for k, v in more.items())
+        methods.add_row(name, f"{base} with {settings}", PAPERS[METHODS[base].paper].short)
+    out.print(methods)
+    groups: dict[str, dict[str, Any]] = {
+        "compressor": COMPRESSORS, "task": TASKS, "split": SPLITS, "schedule": SCHEDULES,
+    }  # fmt: skip
+    for title, group in groups.items():
+        table = Table(title, "what it is", title=f"{title}s")
+        for name, thing in group.items():
+            table.add_row(name, one_line(thing))
+        out.print(table)
+
+
+@app.command("cite")
+def cite_command(method: str) -> None:
+    """The BibTeX of the paper behind a method."""
+    try:
+        out.print(cite(method), markup=False, highlight=False)
+    except FairleadError as error:
+        fail(error)
+
+
+@app.command("version")
+def version_command() -> None:
+    """The versions of fairlead and of what it computes with."""
+    out.print(f"fairlead {fairlead.__version__}, torch {torch.__version__}, numpy {np.__version__}, "
+              f"python {sys.version.split()[0]}", highlight=False)  # fmt: skip

@@ -1,0 +1,62 @@
+"""The commands that show: fairlead report | watch."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.common import app, fail, out
+from fairlead.errors import FairleadError
+from fairlead.report import html, watch
+from fairlead.report.gather import gather
+from fairlead.report.plots import figure_path, stored_figure
+from fairlead.runs import find
+
+Folders = Annotated[list[Path], typer.Argument(help="folders of runs, or with runs below them")]
+Title = Annotated[str | None, typer.Option("--title", help="the page's title")]
+
+
+@app.command("report")
+def report_command(
+    folders: Folders,
+    title: Title = None,
+    file: Annotated[
+        Path | None, typer.Option("--out", help="the page; report.html in the first folder")
+    ] = None,
+    figure: Annotated[
+        str | None, typer.Option("--figure", help="also the curves as pdf, svg or png, beside it")
+    ] = None,
+) -> None:
+    """One page about runs: curves over seeds, what it took to the target, split, drift, step sizes."""
+    try:
+        place = file or folders[0] / "report.html"
+        data = gather(folders, title)
+        picture = None if figure is None else figure_path(place.parent, place.stem, figure)
+        html.write(data, place)
+        if picture is not None:
+            stored_figure(find(folders), picture)
+        written = [place] if picture is None else [place, picture]
+        out.print(f"written: {', '.join(map(str, written))}", highlight=False)
+    except FairleadError as error:
+        fail(error)
+
+
+@app.command("watch")
+def watch_command(
+    folders: Folders,
+    title: Title = None,
+    host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="the port; 0 takes a free one")] = 8765,
+) -> None:
+    """Show the same page in a browser while runs go on; Ctrl-C ends it."""
+
+    def say(url: str) -> None:
+        out.print(f"watching on {url} (Ctrl-C ends it)", highlight=False)
+
+    try:
+        watch.serve(partial(gather, folders, title), host, port, say)
+    except FairleadError as error:
+        fail(error)

@@ -1,0 +1,304 @@
+"""fairlead runs list | show | diff | rm: what run folders hold."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fairlead import runs
+from fairlead.checkpoint import listed
+from fairlead.citations import PAPERS
+from fairlead.errors import FairleadError, unknown
+from fairlead.history import History
+from fairlead.report.plots import MAIN
+from fairlead.runs import CHECKPOINTS, StoredRun
+from fairlead.track.tracker import best
+
+runs_app = typer.Typer(help="Run folders: list, show, diff, rm.", no_args_is_help=True)
+
+COLUMNS = ("folder", "method", "lr", "task", "seed", "rounds", "asked", "status", "metric", "value",
+           "bytes", "when")  # fmt: skip
+
+Json = Annotated[bool, typer.Option("--json", help="as JSON")]
+Csv = Annotated[bool, typer.Option("--csv", help="as CSV")]
+
+
+@runs_app.command("list")
+def list_command(
+    folders: Annotated[list[Path] | None, typer.Argument(help="where to look")] = None,
+    sort: Annotated[str, typer.Option(help=f"one of {', '.join(COLUMNS)}")] = "folder",
+    as_json: Json = False,
+    as_csv: Csv = False,
+) -> None:
+    """All runs in folders and below them: what they are, how far they are and how they ended."""
+    with _in_a_sentence():
+        if sort not in COLUMNS:
+            raise unknown("column", sort, COLUMNS)
+        found = _listed(folders or [Path()])
+        found.sort(key=lambda row: (row[sort] is None, row[sort] if row[sort] is not None else 0))
+        if as_json:
+            sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        elif as_csv:
+            _write_csv(list(COLUMNS), found)
+        elif not found:
+            _say("there are no runs")
+        else:
+            _print(_overview(found, narrow=Console().width < 110))
+
+
+def _listed(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = runs.find(folders)
+    problems = [str(warning.message) for warning in told]
+    rows = []
+    for run in found:
+        try:
+            rows.append(_row(run))
+        except FairleadError as error:
+            problems.append(f"passed over: {error}")
+    for problem in problems:
+        Console(stderr=True).print(problem, markup=False, highlight=False, soft_wrap=True)
+    return rows
+
+
+def _row(run: StoredRun) -> dict[str, Any]:
+    last = run.history.rows[-1] if run.history.rows else {}
+    metric = next((name for name in MAIN if name in last), None)
+    part = run.parts[-1] if run.parts else {"began": None, "ended": None}
+    return {
+        "folder": str(run.folder), "method": run.label, "lr": run.lr,
+        "task": run.about.get("task", {}).get("name"), "seed": run.seed,
+        "rounds": int(last.get("round", 0)), "asked": run.about.get("rounds"),
+        "status": run.status, "metric": metric, "value": None if metric is None else last[metric],
+        "bytes": run.size, "when": part["ended"] or part["began"],
+    }  # fmt: skip
+
+
+def _overview(rows: list[dict[str, Any]], narrow: bool) -> Table:
+    """A table for people; on narrow terminals without what tells least."""
+    shown = [
+        {
+            "folder": row["folder"], "method": row["method"], "lr": _number(row["lr"]),
+            "task": row["task"] or "", "seed": str(row["seed"]),
+            "rounds": f"{row['rounds']}/{row['asked']}", "status": row["status"][:60],
+            "last": "" if row["metric"] is None else f"{_name(row['metric'])} {_number(row['value'])}",
+            "size": _size(row["bytes"]), "when": _when(row["when"]),
+        }
+        for row in rows
+    ]  # fmt: skip
+    names = [name for name in shown[0] if not (narrow and name in ("task", "size", "when"))]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
+    for name in names:
+        right = name in ("lr", "seed", "rounds", "size")
+        table.add_column(name, overflow="fold", justify="right" if right else "left")
+    for row in shown:
+        table.add_row(*(row[name] for name in names))
+    return table
+
+
+@runs_app.command("show")
+def show_command(
+    folder: Annotated[Path, typer.Argument(help="the folder of a run")],
+    history: Annotated[bool, typer.Option("--history", help="all that it recorded")] = False,
+    as_csv: Csv = False,
+) -> None:
+    """All about one run: settings, parts, numbers, checkpoints, and what to cite."""
+    with _in_a_sentence():
+        run = runs.read(folder)
+        if as_csv:
+            _write_csv(list(run.history), run.history.rows)
+        elif history:
+            _say(_text(run.history))
+        else:
+            _show(run)
+
+
+def _show(run: StoredRun) -> None:
+    row = _row(run)
+    _say(f"{run.folder}: {run.label} on {row['task']}, {row['rounds']} of {row['asked']} rounds, "
+         f"{run.status}, {_size(run.size)}")  # fmt: skip
+    hidden = ("split.counts", "format", "began", "after")
+    shown = {k: v for k, v in runs.flat(run.about).items() if k not in hidden}
+    _pairs("settings", {k: v for k, v in shown.items() if v is not None and v != ""})
+    parts = Table("began", "from", "ended", "why", title="parts", box=box.SIMPLE_HEAD)
+    for part in run.parts:
+        start = "the start" if part["after"] < 0 else f"round {part['after']}"
+        why = part["why"] or ("running" if part is run.parts[-1] and run.busy else "broken off")
+        parts.add_row(_when(part["began"]), start, _when(part["ended"]), why)
+    _print(parts)
+    if run.history.rows:
+        values = Table("", "last", "best", title="numbers", box=box.SIMPLE_HEAD)
+        top = best(run.history)
+        for name, value in run.history.rows[-1].items():
+            values.add_row(_name(name), _number(value), _number(top.get(name)))
+        _print(values)
+    kept = {
+        f"round {int(path.stem.partition('-')[2])}": _size(path.stat().st_size)
+        for path in listed(run.folder / CHECKPOINTS)
+    }
+    _pairs("checkpoints", kept or {"none": ""})
+    paper = PAPERS.get(run.about.get("paper", ""))
+    if paper is not None:
+        _say(paper.bibtex)
+
+
+@runs_app.command("diff")
+def diff_command(
+    one: Annotated[Path, typer.Argument(help="the folder of a run")],
+    two: Annotated[Path, typer.Argument(help="the folder of another")],
+) -> None:
+    """How two runs differ: settings, last numbers, and the first round whose rows are not the same.
+    Ends with code 1 where rows differ."""
+    with _in_a_sentence():
+        a, b = runs.read(one), runs.read(two)
+        settings = Table("setting", str(one), str(two), title="settings", box=box.SIMPLE_HEAD)
+        different = runs.differences(a, b)
+        for name, (first, second) in different.items():
+            settings.add_row(name, _short(first), _short(second))
+        if different:
+            _print(settings)
+        else:
+            _say("the settings are the same")
+        last = [history.rows[-1] if history.rows else {} for history in (a.history, b.history)]
+        numbers = Table("", str(one), str(two), title="last numbers", box=box.SIMPLE_HEAD)
+        for name in dict.fromkeys([*last[0], *last[1]]):
+            numbers.add_row(_name(name), *(_number(row.get(name)) for row in last))
+        _print(numbers)
+        at = runs.first_difference(a.history, b.history)
+        if at is None:
+            _say(f"all {len(a.history.rows)} rows are the same, apart from seconds")
+            return
+        _say(f"the rows differ from round {at} on")
+        raise typer.Exit(1)
+
+
+@runs_app.command("rm")
+def rm_command(
+    folders: Annotated[list[Path], typer.Argument(help="folders of runs")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> None:
+    """Delete runs: their own files and checkpoints, and folders that are empty then."""
+    with _in_a_sentence():
+        found = [runs.read(folder) for folder in folders]
+        for run in found:  # before anything goes
+            if run.busy:
+                raise FairleadError(f"a process is writing to {run.folder}: stop it first")
+            if run.folder.is_symlink():
+                raise FairleadError(f"{run.folder} is a link: give {run.folder.resolve()} itself")
+            files = runs.belongings(run.folder)
+            _say(f"{run.folder}: {run.label}, {_files(len(files))}, {_size(run.size)}")
+            others = _others(run.folder, files)
+            if others:
+                _say(f"  stays: {', '.join(others[:8])}{', …' * (len(others) > 8)}")
+        if not yes and not typer.confirm(
+            f"Delete {'this run' if len(found) == 1 else 'these runs'}?"
+        ):
+            _say("nothing was deleted")
+            return
+        for run in found:
+            runs.remove(run.folder)
+            _say(f"deleted: {run.folder}")
+
+
+def _others(folder: Path, own: Sequence[Path]) -> list[str]:
+    """What of a folder stays, by the names at its top."""
+    mine = {folder / runs.LOCK, *own}
+    left = [p for p in folder.rglob("*") if p not in mine and (p.is_symlink() or not p.is_dir())]
+    return sorted({path.relative_to(folder).parts[0] for path in left})
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """End with an error's sentence instead of a traceback."""
+    try:
+        yield
+    except FairleadError as error:
+        console = Console(stderr=True)
+        console.print("error: ", style="bold red", end="")
+        console.print(str(error), markup=False, highlight=False)
+        raise typer.Exit(2) from None
+
+
+def _say(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print(table: Table) -> None:
+    Console(markup=False).print(table, highlight=False)  # brackets are brackets
+
+
+def _pairs(title: str, values: dict[str, Any]) -> None:
+    table = Table(title=title, box=box.SIMPLE, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in values.items():
+        table.add_row(name, _short(value))
+    _print(table)
+
+
+def _text(history: History) -> str:
+    """Columns side by side, however wide that gets."""
+    columns = [[_name(name), *(_number(row.get(name)) for row in history.rows)] for name in history]
+    widths = [max(map(len, column)) for column in columns]
+    return "\n".join(
+        "  ".join(f"{word:>{width}}" for word, width in zip(line, widths, strict=True))
+        for line in zip(*columns, strict=True)
+    )
+
+
+def _write_csv(names: list[str], rows: Sequence[dict[str, Any]]) -> None:
+    writer = csv.DictWriter(sys.stdout, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _name(column: str) -> str:
+    return column.replace("_", " ")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.5g}"
+
+
+def _short(value: Any) -> str:
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _size(count: int) -> str:
+    """Bytes for people.
+
+    >>> _size(900), _size(1_500_000)
+    ('900 B', '1.5 MB')
+    """
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' * (count != 1)}"
+
+
+def _when(text: str | None) -> str:
+    """A moment in the local time zone, to the minute."""
+    if text is None:
+        return ""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")

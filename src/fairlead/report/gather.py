@@ -1,0 +1,264 @@
+"""What a report shows, from the folders of runs: groups of seeds, splits, drift, step sizes, papers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fairlead
+from fairlead.citations import PAPERS
+from fairlead.errors import FairleadError
+from fairlead.history import History
+from fairlead.losses import better_larger
+from fairlead.runs import StoredRun, find, flat
+
+AXES = {
+    "round": "rounds", "communications": "communication rounds", "exchanges": "exchanges",
+    "bits": "bits up and down", "bits_up": "bits up", "bits_down": "bits down",
+    "nominal_up": "nominal bits up", "gradients": "sample gradients", "seconds": "seconds in rounds",
+}  # fmt: skip
+PREFERRED = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
+PERSONAL = ("seed", "began", "after", "engine", "versions", "split", "settings")
+
+
+def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str, Any]:
+    """Everything the page shows, as JSON takes it; see `fairlead.report.html`."""
+    stored = find(folders)
+    if not stored:
+        places = ", ".join(map(str, folders))
+        raise FairleadError(f"there is no run in {places}: train with --out first")
+    groups = _groups(stored)
+    labels = _labels(list(groups.values()))
+    metrics = _metrics(run.history for run in stored)
+    tuned = _tuning(folders)
+    goal = _goal(stored, tuned)
+    first = goal["metric"] if goal and goal["metric"] in metrics else next(iter(metrics), "loss")
+    shown = [
+        _group(label, runs, metrics) for label, runs in zip(labels, groups.values(), strict=True)
+    ]
+    tasks = sorted({str(run.about.get("task", {}).get("name")) for run in stored})
+    return {
+        "title": title or f"{', '.join(dict.fromkeys(run.label for run in stored))} on {', '.join(tasks)}",
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fairlead": fairlead.__version__,
+        "axes": [{"key": k, "label": v} for k, v in AXES.items() if any(k in r.history for r in stored)],
+        "metrics": [
+            {"key": name, "label": name.replace("_", " "), "larger": better_larger(name)}
+            for name in metrics
+        ],
+        "first": {"metric": first, "axis": "round"},
+        "target": goal,
+        "groups": shown,
+        "splits": _splits(stored),
+        "drift": [
+            drift for label, runs in zip(labels, groups.values(), strict=True)
+            if (drift := _drift(label, runs)) is not None
+        ],
+        "sensitivity": _sensitivity(stored, tuned, goal, first),
+        "notes": [*(note for one in tuned for note in one.get("notes", [])), *_notes(stored)],
+        "citations": _citations(stored),
+    }  # fmt: skip
+
+
+def _groups(stored: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
+    """Runs that differ in nothing but their seed."""
+    found: dict[str, list[StoredRun]] = {}
+    for run in stored:
+        own = {k: v for k, v in run.about.items() if k not in PERSONAL}
+        found.setdefault(json.dumps(own, sort_keys=True, default=str), []).append(run)
+    return found
+
+
+def _labels(groups: Sequence[Sequence[StoredRun]]) -> list[str]:
+    """The method, and where several groups have it, what tells them apart."""
+    labels = []
+    for runs in groups:
+        run = runs[0]
+        twins = [other[0] for other in groups if other[0].label == run.label]
+        if len(twins) == 1:
+            labels.append(run.label)
+            continue
+        mine, others = _told(run), [_told(twin) for twin in twins]
+        apart = [n for n in mine if any(o.get(n) != mine[n] for o in others)]
+        named = [f"{n.rpartition('.')[2]} {_brief(mine[n])}" for n in apart if n not in ("label",)]
+        labels.append(", ".join([run.label, *named[:3]]))
+    again: dict[str, int] = {}
+    for place, label in enumerate(labels):
+        again[label] = again.get(label, 0) + 1
+        if again[label] > 1:
+            labels[place] = f"{label} ({again[label]})"
+    return labels
+
+
+def _told(run: StoredRun) -> dict[str, Any]:
+    """The settings by which groups are told apart, the step size first."""
+    own = {k: v for k, v in run.about.items() if k not in (*PERSONAL, "lr", "target")}
+    rest = {k: v for k, v in flat(own).items() if k not in ("method.lr", "method.lr.lr")}
+    return {"lr": run.lr, **rest}
+
+
+def _brief(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _metrics(histories: Iterable[History]) -> list[str]:
+    names = dict.fromkeys(name for history in histories for name in history)
+    known = [n for n in names if n not in AXES and n != "clients" and not n.startswith("drift/")]
+    return sorted(known, key=lambda n: PREFERRED.index(n) if n in PREFERRED else len(PREFERRED))
+
+
+def _group(label: str, runs: Sequence[StoredRun], metrics: Sequence[str]) -> dict[str, Any]:
+    about = runs[0].about
+    settings = {k: about[k] for k in ("method", "task", "work", "engine", "versions") if k in about}
+    return {
+        "label": label, "method": runs[0].label, "lr": runs[0].lr, "paper": about.get("paper", ""),
+        "settings": settings,
+        "runs": [
+            {
+                "seed": run.seed, "folder": str(run.folder), "status": _status(run.status),
+                "rounds": int(run.history.rows[-1]["round"]) if run.history.rows else 0,
+                "columns": {
+                    name: _numbers(run.history[name]) for name in (*AXES, *metrics) if name in run.history
+                },
+            }
+            for run in sorted(runs, key=lambda run: run.seed)
+        ],
+    }  # fmt: skip
+
+
+def _status(status: str) -> str:
+    return "finished" if status == "rounds" else status
+
+
+def _numbers(values: Iterable[float]) -> list[float | int | None]:
+    """Numbers as short as they can be told, null where they are not finite."""
+    return [_short(float(v)) if math.isfinite(v) else None for v in values]
+
+
+def _short(value: float) -> float | int:
+    return int(value) if value == int(value) else float(f"{value:.7g}")
+
+
+def _splits(stored: Sequence[StoredRun]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for run in stored:
+        split = run.about.get("split")
+        if split:
+            name = str(run.about.get("task", {}).get("name"))
+            found.setdefault(json.dumps(split, sort_keys=True), {"label": name, **split})
+    return list(found.values())
+
+
+def _drift(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | None:
+    """The mean over seeds, as far as all of them got."""
+    histories = [run.history for run in runs]
+    layers = [name for name in histories[0] if name.startswith("drift/")]
+    if not layers:
+        return None
+    length = min(len(history.rows) for history in histories)
+    rounds = histories[0]["round"][:length]
+    kept = np.isfinite(histories[0][layers[0]][:length])
+    values = [np.mean([h[n][:length][kept] for h in histories if n in h], axis=0) for n in layers]
+    return {
+        "label": label, "rounds": _numbers(rounds[kept]),
+        "layers": [name.removeprefix("drift/") for name in layers],
+        "values": [_numbers(row) for row in values],
+    }  # fmt: skip
+
+
+def _tuning(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """What comparisons and tunings left beside their runs."""
+    found = []
+    for folder in map(Path, folders):
+        for path in sorted({folder / "tuning.json", *folder.glob("*/tuning.json")}):
+            if path.is_file():
+                try:
+                    found.append(json.loads(path.read_text(encoding="utf-8")))
+                except (OSError, json.JSONDecodeError) as error:
+                    raise FairleadError(f"{path} cannot be read: {error}") from error
+    return found
+
+
+def _goal(stored: Sequence[StoredRun], tuned: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    for run in stored:
+        for name, value in (run.about.get("target") or {}).items():
+            return {"metric": name, "value": value}
+    for one in tuned:
+        if one.get("target") is not None:
+            return {"metric": one["metric"], "value": one["target"]}
+    return None
+
+
+def _sensitivity(
+    stored: Sequence[StoredRun],
+    tuned: Sequence[Mapping[str, Any]],
+    goal: Mapping[str, Any] | None,
+    metric: str,
+) -> list[dict[str, Any]]:
+    """Step sizes against rounds to the target and the final metric: of tunings, or of the runs."""
+    told = [
+        {"label": label, "metric": one["metric"], **found}
+        for one in tuned
+        for label, found in one["methods"].items()
+        if len(found["lr"]) > 1
+    ]
+    if told:
+        return told
+    by_method: dict[str, dict[float, list[StoredRun]]] = {}
+    for run in stored:
+        if run.lr is not None and metric in run.history:
+            by_method.setdefault(run.label, {}).setdefault(run.lr, []).append(run)
+    return [
+        _sensitive(label, sizes, goal, metric) for label, sizes in by_method.items() if len(sizes) > 1
+    ]  # fmt: skip
+
+
+def _sensitive(
+    label: str,
+    sizes: Mapping[float, Sequence[StoredRun]],
+    goal: Mapping[str, Any] | None,
+    metric: str,
+) -> dict[str, Any]:
+    rounds, finals = [], []
+    for lr in sorted(sizes):
+        histories = [run.history for run in sizes[lr]]
+        lost = any(run.status == "diverged" for run in sizes[lr])
+        finals.append(math.nan if lost else float(np.mean([h.last(metric) for h in histories])))
+        reached = [
+            h.first_reach(goal["metric"], goal["value"]) if goal and goal["metric"] in h else None
+            for h in histories
+        ]
+        got = [k for k in reached if k is not None]
+        rounds.append(float(np.mean(got)) if len(got) == len(reached) else math.nan)
+    order = np.array(rounds if np.isfinite(rounds).any() else finals)
+    larger = better_larger(metric) and not np.isfinite(rounds).any()
+    whole = np.where(np.isfinite(order), -order if larger else order, np.inf)
+    return {
+        "label": label, "metric": metric, "lr": sorted(sizes), "rounds": _numbers(rounds),
+        "final": _numbers(finals), "best": sorted(sizes)[int(whole.argmin())],
+    }  # fmt: skip
+
+
+def _notes(stored: Sequence[StoredRun]) -> list[str]:
+    notes = []
+    for run in stored:
+        if run.status == "diverged":
+            notes.append(f"{run.label} with seed {run.seed} and step size {run.lr} diverged.")
+        elif run.status == "broken off" or run.status.startswith("failed"):
+            notes.append(f"{run.folder} ended without finishing: {run.status}.")
+    return notes
+
+
+def _citations(stored: Sequence[StoredRun]) -> list[dict[str, str]]:
+    keys = dict.fromkeys(run.about.get("paper", "") for run in stored)
+    return [
+        {"key": key, "short": PAPERS[key].short, "bibtex": PAPERS[key].bibtex}
+        for key in keys
+        if key in PAPERS
+    ]

@@ -1,0 +1,150 @@
+"""What a report is made of, from folders of runs to the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fairlead as fl
+from fairlead.cli import app
+from fairlead.report.gather import gather
+
+WORK = {"rounds": 12, "steps": 5, "drift": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods, two step sizes of one of them, two seeds."""
+    place = tmp_path_factory.mktemp("runs")
+    task = fl.problems.synthetic_logistic(clients=5, samples=20)
+    for method in (fl.FedAvg(lr=0.5), fl.Scaffold(lr=0.5), fl.Scaffold(lr=0.1)):
+        for seed in (0, 1):
+            name = f"{type(method).__name__}-{method.lr}-{seed}"
+            fl.train(task, method, seed=seed, batch_size=5, out=place / name, **WORK)
+    return place
+
+
+def test_groups_are_the_runs_that_differ_by_seed(folder: Path) -> None:
+    data = gather([folder])
+    assert [g["label"] for g in data["groups"]] == [
+        "FedAvg", "Scaffold, lr 0.1", "Scaffold, lr 0.5",
+    ]  # fmt: skip
+    for group in data["groups"]:
+        assert [run["seed"] for run in group["runs"]] == [0, 1]
+        for run in group["runs"]:
+            stored = fl.runs.read(run["folder"]).history
+            for name, values in run["columns"].items():
+                found = [np.nan if v is None else v for v in values]
+                np.testing.assert_allclose(found, stored[name], rtol=1e-6)
+            assert run["status"] == "finished"
+    assert data["title"] == "FedAvg, Scaffold on logistic-regression"
+    assert {axis["key"] for axis in data["axes"]} >= {"round", "bits", "gradients", "seconds"}
+    json.dumps(data, allow_nan=False)
+
+
+def test_drift_is_the_mean_over_seeds_of_every_layer(folder: Path) -> None:
+    data = gather([folder])
+    shown = {one["label"]: one for one in data["drift"]}["FedAvg"]
+    runs = [fl.runs.read(folder / f"FedAvg-0.5-{seed}").history for seed in (0, 1)]
+    assert shown["rounds"] == list(range(1, 13))
+    for layer, values in zip(shown["layers"], shown["values"], strict=True):
+        expected = np.mean([h[f"drift/{layer}"][1:] for h in runs], axis=0)
+        np.testing.assert_allclose(values, expected, rtol=1e-6)
+    assert all(not m["key"].startswith("drift/") for m in data["metrics"])
+
+
+def test_step_sizes_come_from_the_runs_or_from_a_comparison(folder: Path, tmp_path) -> None:
+    (found,) = gather([folder])["sensitivity"]
+    metric = found["metric"]
+    assert (found["label"], found["lr"]) == ("Scaffold", [0.1, 0.5])
+    finals = [
+        np.mean([fl.runs.read(folder / f"Scaffold-{lr}-{s}").history.last(metric) for s in (0, 1)])
+        for lr in (0.1, 0.5)
+    ]
+    np.testing.assert_allclose(found["final"], finals, rtol=1e-6)
+    assert found["best"] == [0.1, 0.5][int(np.argmin(finals))]
+    out = tmp_path / "c"
+    CliRunner().invoke(app, [
+        "compare", "--task", "theorem2", "--methods", "scaffold", "--grid", "0.3,0.1", "--rounds",
+        "40", "--steps", "5", "--target", "distance=0.1", "--seeds", "1", "--out", str(out),
+    ], catch_exceptions=False)  # fmt: skip
+    data = gather([out])
+    assert data["target"] == {"metric": "distance", "value": 0.1}
+    (found,) = data["sensitivity"]
+    for lr, rounds in zip(found["lr"], found["rounds"], strict=True):
+        run = fl.train(
+            fl.problems.theorem2(), fl.Scaffold(lr=lr), rounds=40, batch_size=0.2, steps=5
+        )
+        assert rounds == run.rounds_to("distance", 0.1)
+
+
+def test_a_diverged_run_and_a_split(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (1e4 * rng.normal(size=(30, 4))).astype("float32"), rng.integers(0, 3, 30)
+    task = fl.Task(fl.models.mlp(4, 3), "cross_entropy", (x, y), [range(10), range(10, 30)])
+    fl.train(task, fl.FedAvg(lr=1e38), rounds=9, steps=5, out=tmp_path / "a")
+    data = gather([tmp_path])
+    assert data["groups"][0]["runs"][0]["status"] == "diverged"
+    assert any("diverged" in note for note in data["notes"])
+    (split,) = data["splits"]
+    assert split["counts"] == task.split.table(y).tolist()
+    assert split["classes"] == ["0", "1", "2"]
+    json.dumps(data, allow_nan=False)
+
+
+def test_the_command_writes_the_page_and_the_figure(folder: Path, tmp_path) -> None:
+    page = tmp_path / "deep" / "page.html"
+    words = ["report", str(folder), "--out", str(page), "--title", "A <b> & c", "--figure", "svg"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    text = page.read_text(encoding="utf-8")
+    assert "<title>A &lt;b&gt; &amp; c" in text
+    assert page.with_suffix(".svg").read_text(encoding="utf-8").count("<svg") == 1
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    result = CliRunner().invoke(app, ["report", str(empty)])
+    assert (result.exit_code, "there is no run in" in result.output) == (2, True)
+    result = CliRunner().invoke(app, ["report", str(folder), "--figure", "gif"])
+    assert result.exit_code == 2
+    assert not (folder / "report.html").exists()
+
+
+def test_watching_a_run_that_goes_on(tmp_path) -> None:
+    place = tmp_path / "run"
+    task = fl.problems.theorem2(gradient=10)
+    fl.train(task, fl.FedAvg(lr=0.1), rounds=3, steps=2, out=place)
+    words = [sys.executable, "-m", "fairlead", "watch", str(tmp_path), "--port", "0"]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    server = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+    )
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        url = next(word for word in line.split() if word.startswith("http"))
+
+        def last() -> int:
+            with urllib.request.urlopen(f"{url.rstrip('/')}/data.json", timeout=20) as answer:
+                return json.load(answer)["groups"][0]["runs"][0]["columns"]["round"][-1]
+
+        assert last() == 3
+        fl.train(task, fl.FedAvg(lr=0.1), rounds=7, steps=2, out=place, resume=place)
+        until = time.monotonic() + 30
+        while last() != 7:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=30) == 0
+    finally:
+        server.kill()
+        server.communicate()
