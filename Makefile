@@ -15,7 +15,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/fairlead compare --out $(OUT)/demo
+	$(BIN)/fairlead compare --out $(OUT)/demo --overwrite --drift
+	$(BIN)/fairlead report $(OUT)/demo
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(PYTEST)
@@ -30,6 +31,8 @@ bench: setup
 	$(BIN)/python benchmarks/compress.py
 	$(BIN)/python benchmarks/splits.py
 	$(BIN)/python benchmarks/images.py
+	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/history.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
