@@ -7,7 +7,7 @@
 True
 """
 
-from fairlead import losses, models, problems, runs, schedules, tasks
+from fairlead import losses, models, problems, runs, schedules, tasks, track
 from fairlead.algorithm import (
     Algorithm,
     Client,
@@ -65,6 +65,7 @@ from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
 from fairlead.solve import minimize, saddle_point
 from fairlead.task import Task
 from fairlead.train import Run, train
+from fairlead.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -126,6 +127,7 @@ __all__ = [
     "Step",
     "Task",
     "TopK",
+    "Tuning",
     "Uniform",
     "Upload",
     "Weighted",
@@ -143,6 +145,8 @@ __all__ = [
     "sources",
     "splits",
     "tasks",
+    "track",
     "train",
     "train_many",
+    "tune",
 ]

@@ -68,14 +68,14 @@ class Comparison:
         """One row a method: tuned step size, rounds to the target, best and final metric."""
         rows = []
         for label, entry in self.entries.items():
-            row = {"method": label, "lr": f"{_lr(entry.algorithm):.4g}"}
+            row = {"method": label, "lr": f"{base_lr(entry.algorithm):.4g}"}
             if self.target is not None:
                 sign = "≥" if better_larger(self.metric) else "≤"
                 name = f"rounds to {self.metric} {sign} {self.target:g}"
-                row[name] = _rounds(self.rounds_to_target(label), self.rounds)
+                row[name] = rounds_in_words(self.rounds_to_target(label), self.rounds)
             runs = [run.history for run in entry.runs]
-            row[f"best {self.metric}"] = _spread([h.best(self.metric) for h in runs])
-            row[f"final {self.metric}"] = _spread([h.last(self.metric) for h in runs])
+            row[f"best {self.metric}"] = in_words([h.best(self.metric) for h in runs])
+            row[f"final {self.metric}"] = in_words([h.last(self.metric) for h in runs])
             row["exchanges"] = f"{np.mean([h.last('exchanges') for h in runs]):.0f}"
             row["Mbit"] = f"{np.mean([h.last('bits') for h in runs]) / 1e6:.4g}"
             row["gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
@@ -92,7 +92,7 @@ class Comparison:
             best = task.evaluate(task.optimum, weighting=self.weighting)[self.metric]
             found.append(f"note: {self.metric} is {best:.4g} at the centralised solution")
         for label, entry in self.entries.items():
-            lr, tried = _lr(entry.algorithm), entry.tuning
+            lr, tried = base_lr(entry.algorithm), entry.tuning
             if len(tried) > 1 and lr in (min(tried), max(tried)):
                 found.append(f"note: {label} did best with {lr:g}, an edge of the grid: extend it")
         return found
@@ -110,7 +110,7 @@ class Comparison:
             rounds = [entry.tuning[lr] if self.target is not None else math.nan for lr in tried]
             methods[label] = {
                 "lr": tried, "rounds": list(map(_finite, rounds)),
-                "final": [_finite(entry.finals[lr]) for lr in tried], "best": _lr(entry.algorithm),
+                "final": [_finite(entry.finals[lr]) for lr in tried], "best": base_lr(entry.algorithm),
             }  # fmt: skip
         return {
             "metric": self.metric,
@@ -164,14 +164,14 @@ def compare(
         (see `fl.train_many`); by default on a GPU and for small problems. Otherwise one after another,
         and a step size is given up once it needs more rounds than the best so far.
     """
-    named = methods if isinstance(methods, Mapping) else _labelled(methods)
+    named = methods if isinstance(methods, Mapping) else labelled(methods)
     if not named:
         raise FairleadError("there is nothing to compare: give at least one method")
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if target is not None and len(target) != 1:
         raise FairleadError("compare takes one target, for example {'accuracy': 0.9}")
     known = task.recorded(settings.get("weighting", "uniform"), settings.get("objective", True))
-    metric = next(iter(target)) if target else metric or _default_metric(known)
+    metric = next(iter(target)) if target else metric or default_metric(known)
     goal = None if target is None else target[metric]
     if metric not in known:
         raise unknown("metric", metric, known)
@@ -198,8 +198,8 @@ def _at_once(
     settings: dict[str, Any],
 ) -> Entry:
     """All step sizes and seeds of a method together; the best step size's runs are the result."""
-    made = {lr: method.with_lr(_with_value(method.lr, lr)) for lr in grid or ()}
-    made = made or {_lr(method): method}
+    made = {lr: method.with_lr(with_value(method.lr, lr)) for lr in grid or ()}
+    made = made or {base_lr(method): method}
     pairs = [(lr, seed) for lr in made for seed in seeds]
     bar = Progress.of(progress, rounds * len(pairs), label)
     work = [(made[lr], seed) for lr, seed in pairs]
@@ -241,7 +241,7 @@ def _one_by_one(
             nonlocal done
             run = train(task, method, rounds=limit, progress=False, **{**settings, **more})
             done += 1
-            bar.update(min(done, total), run.history.rows[-1], f"{label}, lr {_lr(method):g}")
+            bar.update(min(done, total), run.history.rows[-1], f"{label}, lr {base_lr(method):g}")
             return run
 
         tuning: dict[float, float] = {}
@@ -271,7 +271,7 @@ def _tuned(
     tried: dict[float, tuple[float, float]] = {}
     least = float(rounds * len(seeds))
     for lr in grid:
-        candidate = method.with_lr(_with_value(method.lr, lr))
+        candidate = method.with_lr(with_value(method.lr, lr))
         used, finals = 0.0, []
         for seed in seeds:
             limit = int(min(rounds, least - used))
@@ -290,15 +290,15 @@ def _tuned(
     best = min(tried, key=lambda lr: tried[lr])
     means = {lr: used / len(seeds) for lr, (used, _) in tried.items()}
     finals = {lr: sign * final for lr, (_, final) in tried.items()}
-    return method.with_lr(_with_value(method.lr, best)), means, finals
+    return method.with_lr(with_value(method.lr, best)), means, finals
 
 
-def _with_value(rate: Rate, lr: float) -> Rate:
+def with_value(rate: Rate, lr: float) -> Rate:
     """The same kind of schedule with another base step size."""
     return scaled(rate, lr / rate.lr) if isinstance(rate, Schedule) else lr
 
 
-def _labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any, Any]]:
+def labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any, Any]]:
     """Methods by the name of their class, numbered where it comes up again."""
     named: dict[str, Algorithm[Any, Any]] = {}
     for method in methods:
@@ -308,7 +308,7 @@ def _labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any
     return named
 
 
-def _lr(method: Any) -> float:
+def base_lr(method: Any) -> float:
     """The base step size; that of a function is its first value."""
     lr: Any = getattr(method.lr, "lr", method.lr)
     first: Any = lr(0) if callable(lr) else lr
@@ -319,19 +319,19 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _default_metric(known: list[str]) -> str:
+def default_metric(known: list[str]) -> str:
     """Accuracy or whatever else is measured on test data, or the distance, or the loss."""
     held_out = [name for name in known if better_larger(name)]
     ranked = ["accuracy", *held_out, "distance", "residual_norm", "loss", "test_loss"]
     return next(name for name in ranked if name in known)
 
 
-def _spread(values: list[float]) -> str:
+def in_words(values: list[float]) -> str:
     mean, std = float(np.mean(values)), float(np.std(values))
     return f"{mean:.4g} ± {std:.2g}" if len(values) > 1 else f"{mean:.4g}"
 
 
-def _rounds(values: NDArray[np.float64], limit: int) -> str:
+def rounds_in_words(values: NDArray[np.float64], limit: int) -> str:
     """Mean ± std where every seed got there; else how many did."""
     if np.isfinite(values).all():
         return (

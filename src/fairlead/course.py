@@ -140,7 +140,7 @@ class Course:
         """Those who answer in the coming round; None if nobody does, and nothing changes then."""
         plan, k = self.plan, self.done
         # for dropout layers; all else is counted
-        torch.manual_seed((plan.seed * 1_000_003 + k + 1) % 2**63)
+        _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
         sampled = plan.sampler.cohort(plan.seed, k, self.task.clients)
         ids = answered(sampled, plan.dropout, plan.seed, k)
         self.session.counters.lost += len(sampled) - len(ids)
@@ -165,7 +165,7 @@ class Course:
         clients = self.cohort()
         if clients is not None:
             self.state = self.algorithm.round(self.state, clients)
-            self.session.counters.steps += int(clients.draw.steps.max())
+            self.session.counters.steps += clients.longest
         self.spend(begin, wait=self.looks)
         self.after()
 
@@ -216,6 +216,13 @@ class Course:
             return False
         total = float(x.sum()) if total is None else total
         return not math.isfinite(total) or not math.isfinite(row.get("loss", 0.0))
+
+
+def _seed(value: int, device: torch.device) -> None:
+    """Seed torch's generators in use; `torch.manual_seed` looks for all there could be."""
+    torch.default_generator.manual_seed(value)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(value)
 
 
 def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:

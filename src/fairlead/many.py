@@ -179,7 +179,7 @@ def _round(live: Sequence[Course]) -> None:
     for course, seat in seats:
         assert seat.after is not None
         course.state = seat.after
-        course.session.counters.steps += int(seat.cohort.draw.steps.max())
+        course.session.counters.steps += seat.cohort.longest
     for course in live:
         course.spend(begin, 1 / len(live), wait=course.looks)
     for looks in (True, False):

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 FORMAT = 1
 ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
 TRACK = "track"
-FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part")
+WRITTEN = (
+    "history.csv",
+    *(f"{name}.{kind}" for name in ("run", "split") for kind in ("png", "pdf", "svg")),
+)
+"""What `fairlead run` adds."""
+FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part", *WRITTEN)
 
 
 class Recorder(Callback):
@@ -66,11 +71,17 @@ class Recorder(Callback):
 
     def begin(self, about: Mapping[str, Any], history: History) -> None:
         self.file = HistoryFile(self.folder / HISTORY)
-        write_json(self.folder / ABOUT, {"format": FORMAT, **about, **self.more})
         after = about.get("after", -1)
         known = read_history(self.folder / HISTORY).rows if after >= 0 else []
         there = {row["round"] for row in known if row["round"] <= after}
         wanted = {row["round"] for row in history.rows}
+        both = there & wanted
+        if first_difference(_floats(known, both), _floats(history.rows, both)) is not None:
+            self.file.close()
+            self.file = None
+            raise FairleadError(f"{self.folder} holds another run than the one to go on with: "
+                                "take another folder")  # fmt: skip
+        write_json(self.folder / ABOUT, {"format": FORMAT, **about, **self.more})
         self.file.begin(after if there <= wanted else -1)
         kept = there if there <= wanted else set()
         for row in history.rows:  # what is missing here, the checkpoint has
@@ -140,7 +151,17 @@ class StoredRun:
         """Why it ended ("rounds", "target", "diverged", "interrupted", "callback", "failed: …"), or
         "running", or "broken off" if nobody writes to it any more."""
         why = self.parts[-1]["why"] if self.parts else None
-        return why or ("running" if _is_locked(self.folder / LOCK) else "broken off")
+        return why or ("running" if self.busy else "broken off")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process is writing to it."""
+        return _is_locked(self.folder / LOCK)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files, without what others put into the folder."""
+        return sum(path.lstat().st_size for path in belongings(self.folder))
 
 
 def read(folder: str | Path) -> StoredRun:
@@ -188,6 +209,30 @@ def differences(one: StoredRun, two: StoredRun) -> dict[str, tuple[Any, Any]]:
     apart = ("began", "out", "after")  # when and where, not what
     names = [n for n in dict.fromkeys([*first, *second]) if n.split(".")[0] not in apart]
     return {n: (first.get(n), second.get(n)) for n in names if first.get(n) != second.get(n)}
+
+
+def first_difference(one: History, two: History) -> int | None:
+    """The first round in which two histories differ, apart from the time they took; None if in none.
+
+    >>> one = History([{"round": 0, "loss": 2.0, "seconds": 1.0}, {"round": 1, "loss": 1.0}])
+    >>> two = History([{"round": 0, "loss": 2.0, "seconds": 9.0}, {"round": 1, "loss": 0.5}])
+    >>> first_difference(one, two), first_difference(one, one)
+    (1, None)
+    """
+    first, second = ({row["round"]: row for row in history.rows} for history in (one, two))
+    for number in sorted({*first, *second}):
+        a, b = first.get(number, {}), second.get(number, {})
+        for name in {*a, *b} - {"seconds"}:
+            x, y = a.get(name), b.get(name)
+            if x != y and not (x != x and y != y):  # what is not a number is the same there
+                return int(number)
+    return None
+
+
+def _floats(rows: Sequence[Mapping[str, float]], rounds: set[float]) -> History:
+    """Rows as checkpoints keep them, in which all numbers are floats."""
+    kept = [row for row in rows if row["round"] in rounds]
+    return History([{name: float(value) for name, value in row.items()} for row in kept])
 
 
 def flat(nested: Mapping[str, Any], under: str = "") -> dict[str, Any]:

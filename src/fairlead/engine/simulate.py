@@ -12,7 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
@@ -262,6 +262,18 @@ class Session:
         self._twins.clear()
 
 
+@dataclass
+class Collected:
+    """What came from clients in an exchange: weighted sums of what they sent, their buffers, and their
+    bits."""
+
+    up: Ids
+    nominal: float = 0.0
+    kind: type[Any] = Upload
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    buffers: Tensor | None = None
+
+
 class SimulatedCohort(Cohort):
     """The clients of one round that answer, run on one device."""
 
@@ -281,30 +293,41 @@ class SimulatedCohort(Cohort):
         sizes, place = session.task.sizes[self.ids], session.task.store
         return session.batches.draw(session.seed, self.round, self.ids, sizes, device=place)
 
+    @property
+    def longest(self) -> int:
+        """Steps of the client that takes most."""
+        return int(self.draw.steps.max())
+
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
-        session, sums, buffers = self.session, dict[str, Tensor](), None
+        found = self.collect(program, broadcast, self.ids, self.weights)
+        self.enter(broadcast, found.up, found.nominal, found.buffers)
+        return Replies(found.kind(**found.sums), len(self.ids))
+
+    def collect(
+        self, program: Program, broadcast: dict[str, Tensor], ids: Ids, weights: Tensor
+    ) -> Collected:
+        """Let clients run the program; `draw` holds their batches."""
+        session = self.session
+        found = Collected(np.zeros(len(ids), np.int64))
         together = session.mode == "vmap" and not unstackable(session.task, self.draw)
         execute = session.stacked if together else session.one_by_one
-        kind: type[Any] = Upload
-        up, nominal = np.zeros(len(self.ids), np.int64), 0.0
         for part, upload, client in execute(
-            program, broadcast, self.round, self.ids, self.draw, self.exchange
+            program, broadcast, self.round, ids, self.draw, self.exchange
         ):
             exact, named = message_bits(upload)
-            up[part] = exact if isinstance(exact, int) else exact.cpu().numpy()
-            nominal += named * len(part)
-            kind, w = type(upload), self.weights[torch.from_numpy(part)]
+            found.up[part] = exact if isinstance(exact, int) else exact.cpu().numpy()
+            found.nominal += named * len(part)
+            found.kind, w = type(upload), weights[torch.from_numpy(part)]
             session.counters.gradients += client.gradients
             for name, value in upload.tensors().items():
-                sums[name] = sums.get(name, 0) + w @ rows_of(value, len(part))
+                found.sums[name] = found.sums.get(name, 0) + w @ rows_of(value, len(part))
             if session.measure_drift:
                 session.walks.add(upload.walked(), len(part))
             after = client.moved_buffers()
             if after is not None and after.numel():
                 moved = w @ rows_of(after, len(part))
-                buffers = moved if buffers is None else buffers + moved
-        self.enter(broadcast, up, nominal, buffers)
-        return Replies(kind(**sums), len(self.ids))
+                found.buffers = moved if found.buffers is None else found.buffers + moved
+        return found
 
     def enter(
         self, broadcast: dict[str, Tensor], up: Ids, nominal: float, buffers: Tensor | None

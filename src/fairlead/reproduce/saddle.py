@@ -222,7 +222,9 @@ def figure2(quick: bool = False) -> Outcome:
         with panels(path, rows=1, columns=len(found), share_y=True) as axes:
             for place, (scaling, methods) in zip(axes[0], found.items(), strict=True):
                 for label, curves in methods.items():
-                    place.plot(list(curves), [c.final for c in curves.values()], ".-", label=label)
+                    place.plot(
+                        list(curves), [c.final for c in curves.values()], marker=".", label=label
+                    )
                 place.set_yscale("log")
                 place.set_title(f"after {ROUNDS} rounds ({scaling})")
                 place.set_xlabel("heterogeneity s")

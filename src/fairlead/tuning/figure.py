@@ -6,37 +6,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.losses import better_larger
-from fairlead.report.plots import COLORS, STYLE
+from fairlead.report.plots import in_style, look, save
 
 if TYPE_CHECKING:
     from fairlead.tuning.result import Tuning
 
 REACH = 1e9  # of the logarithmic axis
+TICKS = 8  # step sizes up to which each has its tick
 
 
 def sensitivity(tuning: Tuning, path: str | Path | None) -> Any:
     """Rounds to the target, where there is one, and the final metric against the step size; the best
-    is filled, and hollow points at the top missed the target."""
-    import matplotlib as mpl
+    is a large point, and triangles at the top missed the target."""
     from matplotlib.figure import Figure
 
     aim = tuning.aim
+    tried = sorted({row.lr for label in tuning.entries for row in tuning.sensitivity(label)})
     panels = [("rounds", f"rounds to {aim.metric} {aim.goal:g}")] if aim.goal is not None else []
     panels.append(("final", f"final {aim.metric.replace('_', ' ')}"))
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.2 * len(panels), 3.1), layout="constrained")
+    with in_style():
+        figure = Figure(figsize=(3.4 * len(panels), 2.5), layout="constrained")
         for place, (name, title) in enumerate(panels, 1):
             axes = figure.add_subplot(1, len(panels), place)
-            for label, color in zip(tuning.entries, COLORS * 9, strict=False):
-                _curve(axes, tuning, label, name, color)
+            for number, label in enumerate(tuning.entries):
+                _curve(axes, tuning, label, name, look(number))
             axes.set_xscale("log")
+            axes.set_xlim(min(tried) / 1.2, max(tried) * 1.2)
+            if len(tried) <= TICKS:
+                axes.set_xticks(tried, [f"{lr:.4g}" for lr in tried])
+                axes.set_xticks([], minor=True)
             axes.set_xlabel("step size")
             axes.set_ylabel(title)
             if name == "final" and not better_larger(aim.metric):
                 _logarithmic(axes)
         figure.axes[0].legend()
         if path is not None:
-            figure.savefig(path)
+            save(figure, path)
     return figure
 
 
@@ -49,15 +54,20 @@ def _logarithmic(axes: Any) -> None:
             axes.set_ylim(top=REACH * min(values))
 
 
-def _curve(axes: Any, tuning: Tuning, label: str, name: str, color: str) -> None:
+def _curve(axes: Any, tuning: Tuning, label: str, name: str, drawn: dict[str, Any]) -> None:
     rows = tuning.sensitivity(label)
     whole = [(row.lr, getattr(row, name)) for row in rows if getattr(row, name) is not None]
     best = tuning.entries[label].lr(tuning.best_trial(label))
-    at, values = [lr for lr, _ in whole], [value for _, value in whole]
-    axes.plot(at, values, color=color, label=label, linewidth=1.5, marker="o", markersize=3)
-    chosen = [(lr, value) for lr, value in whole if lr == best]
-    axes.plot(*zip(*chosen, strict=True), color=color, marker="o", markersize=8) if chosen else None
+    axes.plot(*_columns(whole), label=label, marker="o", markersize=3, **drawn)
+    alone = {"color": drawn["color"], "linestyle": ""}
+    axes.plot(
+        *_columns([(lr, value) for lr, value in whole if lr == best]), "o", markersize=7, **alone
+    )
     if name == "rounds":
         missed = [row.lr for row in rows if row.rounds is None and row.state == "complete"]
-        line = {"color": color, "linestyle": "", "marker": "^", "fillstyle": "none"}
-        axes.plot(missed, [tuning.rounds] * len(missed), markersize=6, **line)
+        limit = [tuning.rounds] * len(missed)
+        axes.plot(missed, limit, "^", markersize=6, fillstyle="none", **alone)
+
+
+def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [lr for lr, _ in points], [value for _, value in points]

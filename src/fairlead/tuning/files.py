@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.algorithms import METHODS
 from fairlead.errors import FairleadError
+from fairlead.report.plots import figure_path
 from fairlead.runs import write_json
 
 if TYPE_CHECKING:
     from fairlead.tuning.result import Tuning
 
 
-def write(tuning: Tuning, folder: Path, settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def write(
+    tuning: Tuning, folder: Path, settings: Mapping[str, Mapping[str, Any]], figure: str
+) -> list[str]:
     """Table, trials, numbers, picture and best settings."""
+    picture = figure_path(folder, "sensitivity", figure)
     texts = {"table.md": tuning.to_markdown(), "trials.csv": tuning.to_csv()}
     for label in tuning.entries:
         if tuning.best_trial(label).state != "diverged":
@@ -28,11 +32,11 @@ def write(tuning: Tuning, folder: Path, settings: Mapping[str, Mapping[str, Any]
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
-        tuning.plot(folder / "sensitivity.png")
+        tuning.plot(picture)
     except OSError as error:
         raise FairleadError(f"cannot write to {folder}: {error.strerror}") from error
     write_json(folder / "tuning.json", tuning.to_json())
-    return [*texts, "sensitivity.png", "tuning.json"]
+    return [*texts, picture.name, "tuning.json"]
 
 
 def searched_settings(tuning: Tuning, label: str) -> dict[str, Any]:

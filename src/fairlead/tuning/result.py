@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairlead.compare import _lr as base_lr
-from fairlead.compare import _rounds as shown_rounds
-from fairlead.compare import _spread as spread
+from fairlead.compare import base_lr as base_lr
+from fairlead.compare import in_words as spread
+from fairlead.compare import rounds_in_words as shown_rounds
 from fairlead.errors import FairleadError, unknown
 from fairlead.losses import better_larger
 from fairlead.tuning.space import Choices, Method, Space
@@ -168,7 +168,7 @@ class Tuning:
                 if isinstance(part, Choices) and part.numeric:
                     tried = {t.settings[name] for t in entry.trials}
                     best = trial.settings[name]
-                    if len(tried) > 1 and best in (min(tried), max(tried)):
+                    if len(tried) > 1 and best and best in (min(tried), max(tried)):
                         found.append(
                             f"note: {label} did best with {name} {best:g}, an edge of the grid: extend it"
                         )
@@ -195,13 +195,16 @@ class Tuning:
         return sensitivity(self, path)
 
     def write(
-        self, folder: str | Path, settings: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        folder: str | Path,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        figure: str = "png",
     ) -> list[str]:
         """Write table.md, trials.csv, tuning.json, sensitivity.png and a best-….toml for each method;
-        returns their names. settings: what `fairlead run` needs besides, for each method."""
+        returns their names. settings: what `fairlead run` takes for each method, in full."""
         from fairlead.tuning.files import write
 
-        return write(self, Path(folder), settings or {})
+        return write(self, Path(folder), settings or {}, figure)
 
     def _entry(self, label: str) -> Entry:
         if label not in self.entries:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairlead.callbacks import Callback
-from fairlead.compare import _default_metric as default_metric
-from fairlead.compare import _labelled as labelled
+from fairlead.compare import default_metric as default_metric
+from fairlead.compare import labelled as labelled
 from fairlead.describe import described
 from fairlead.errors import FairleadError, needed, unknown
-from fairlead.many import train_many
+from fairlead.many import pays, train_many
 from fairlead.progress import Progress
 from fairlead.task import Task
 from fairlead.train import Run, train
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 SAMPLERS = ("grid", "tpe", "random")
 STUDY = "study.sqlite"
 TOGETHER = 64  # runs that are handed over at once; a tuning that is killed loses no more
-SMALL = 100_000  # numbers in all clients' models, up to which many runs cost little more than one
 REPORTS = 20  # looks of the median rule at a run
 OWN = ("seed", "callbacks", "checkpoints", "resume", "outs")
 
@@ -105,17 +104,11 @@ def tune(
     check_names(named, list(wanted))
     spaces = {label: Space.of(method, wanted) for label, method in named.items()}
     aim = _aim(task, by, metric, target, settings)
-    prune, together = _way(task, sampler, prune, together)
     listed = list(range(seeds) if isinstance(seeds, int) else seeds)
-    if not listed:
-        raise FairleadError(f"seeds is {seeds}: take at least 1")
-    for name in OWN:
-        if name in settings:
-            raise FairleadError(f"a tuning sets {name} of its runs itself: leave it out")
-    if trials is not None and (sampler == "grid" or trials < 1):
-        raise FairleadError(
-            f"trials is {trials}: take at least 1, or leave it out for a grid, which tries all"
-        )
+    _check(listed, sampler, trials, settings)
+    if together is None and sampler != "tpe":
+        together = pays(task, rounds=rounds, **settings) if prune is None else not prune
+    prune, together = _way(sampler, prune, bool(together))
     needed("optuna")
     from fairlead.tuning.studies import Study, opened
 
@@ -290,15 +283,24 @@ def _aim(
     return Aim(by, name, None if target is None else float(target[name]))
 
 
-def _way(task: Task, sampler: str, prune: bool | None, together: bool | None) -> tuple[bool, bool]:
+def _check(seeds: list[int], sampler: str, trials: int | None, settings: Mapping[str, Any]) -> None:
+    if not seeds:
+        raise FairleadError("there are no seeds: take at least 1")
+    if trials is not None and (sampler == "grid" or trials < 1):
+        raise FairleadError(
+            f"trials is {trials}: take at least 1, or leave it out for a grid, which tries all"
+        )
+    for name in OWN:
+        if name in settings:
+            raise FairleadError(f"a tuning sets {name} of its runs itself: leave it out")
+
+
+def _way(sampler: str, prune: bool | None, together: bool) -> tuple[bool, bool]:
     """Whether to prune, and whether to run trials together."""
     if together and sampler == "tpe":
         raise FairleadError("tpe learns from each trial for the next: leave together out")
     if together and prune:
         raise FairleadError("trials that run together are not pruned: keep together or prune")
-    if together is None:
-        small = task.device.type == "cuda" or task.dim * task.clients <= SMALL
-        together = sampler != "tpe" and (prune is False or (prune is None and small))
     return (not together if prune is None else prune), together
 
 

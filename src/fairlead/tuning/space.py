@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from fairlead.algorithm import Algorithm
-from fairlead.compare import _with_value as with_value
+from fairlead.compare import with_value as with_value
 from fairlead.describe import described
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import Schedule
@@ -172,7 +172,7 @@ def taken(method: Method) -> dict[str, str]:
     inner = getattr(method, "method", None)
     if isinstance(inner, Algorithm):
         own = {**taken(inner), **{name: kind for name, kind in own.items() if name != "method"}}
-    return {name: kind for name, kind in own.items() if name != "domain"}
+    return {n: kind for n, kind in own.items() if n != "domain" and n not in method.refuses}
 
 
 def changed(method: Method, name: str, value: Any) -> Method:

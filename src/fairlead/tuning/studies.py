@@ -125,7 +125,7 @@ class Study:
         self.shared = isinstance(storage, optuna.storages.RDBStorage)
         self.storage = storage
         self.points = space.points() if sampler == "grid" else []
-        self.total = len(self.points) or trials
+        self.total = len(self.points) or (trials if space.parts else 1)
         self.me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.mine: set[int] = set()
         self.seen: dict[int, tuple[Any, float]] = {}
