@@ -476,8 +476,8 @@ def test_the_command_leaves_settings_that_run_takes(tmp_path: Path) -> None:
         "--space", "mu=0.1|1,compressor=bfloat16|identity,warm_start=true|false", "--out", str(out),
     ]  # fmt: skip
     text = _cli(*words)
-    assert "rounds to distance ≤ 0.6" in text
-    assert "best-FedProx.toml" in text
+    assert "rounds to distance ≤ 0.6" in (out / "table.md").read_text()
+    assert "best-FedProx.toml" in text.replace("\n", "")
     written = json.loads((out / "tuning.json").read_text())
     _shape(written)
     rows = list(csv.DictReader(io.StringIO((out / "trials.csv").read_text())))
