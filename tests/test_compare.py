@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import fairlead as fl
 
@@ -87,6 +90,23 @@ def test_wrong_calls() -> None:
         fl.compare(_task(), [fl.FedAvg(lr=1.0)], rounds=1, target={"loss": 1.0, "gap": 1.0})
     with pytest.raises(fl.FairleadError, match="no target"):
         fl.compare(_task(), [fl.FedAvg(lr=0.1)], rounds=1).rounds_to_target("FedAvg")
+    unmeasured = fl.Task(nn.Linear(2, 1), "squared", (torch.ones(4, 2), torch.ones(4)), [range(4)])
+    with pytest.raises(fl.FairleadError, match="nothing is measured"):
+        fl.compare(unmeasured, [fl.FedAvg(lr=0.1)], rounds=1, objective=False)
+
+
+def test_callbacks_are_told_of_one_run_after_another() -> None:
+    class Heard(fl.Callback):
+        rounds: ClassVar[list[float]] = []
+
+        def row(self, row) -> None:
+            self.rounds.append(row["round"])
+
+    work: Any = {"rounds": 2, "seeds": 2, "callbacks": [Heard()]}
+    fl.compare(_task(), [fl.FedAvg(lr=0.1)], **work)
+    assert Heard.rounds == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(fl.FairleadError, match="callbacks is of single runs"):
+        fl.compare(_task(), [fl.FedAvg(lr=0.1)], together=True, **work)
 
 
 def test_methods_of_one_class_are_numbered_and_functions_are_step_sizes() -> None:
@@ -104,8 +124,6 @@ def test_tuning_over_seeds_without_a_target() -> None:
 
 
 def test_own_metrics_are_better_larger() -> None:
-    import torch
-
     x, y = torch.randn(20, 3), torch.randint(3, (20,))
     hit = {"top2": lambda o, t: (o.topk(2).indices == t[:, None]).any(1).to(o.dtype)}
     task = fl.Task(

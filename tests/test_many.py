@@ -17,6 +17,7 @@ from fairlead.schedules import scaled
 WORK = {"rounds": 5, "cohort": 3, "batch_size": 4, "dropout": 0.25, "engine": "vmap"}
 EPOCHS = {**WORK, "epochs": 2}
 RAGGED = {**WORK, "steps": [1, 5, 3, 4, 2], "weighting": "size"}
+COHORTS = [[0, 2], [1], [3, 4], [0, 1, 2, 3, 4], [2]]
 
 
 def _variants(method: fl.Algorithm) -> list[tuple[fl.Algorithm, int]]:
@@ -47,6 +48,26 @@ def test_runs_at_once_are_the_single_runs(name: str, settings: dict, device: str
     many = fl.train_many(task, runs, together=True, drift=True, **settings)
     for (method, seed), run in zip(runs, many, strict=True):
         _agree(run, fl.train(task, method, seed=seed, drift=True, **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"steps": 2, "eval_every": 2},
+        {"steps": 2, "eval_every": 3, "objective": False},
+        {"steps": 2, "weighting": [1, 2, 3, 4, 5]},
+        {"steps": 2, "cohort": COHORTS},
+        {"steps": fl.Geometric(0.3), "dropout": [[0, 1, 2, 3, 4], [], [0], [], [1, 2]]},
+        {"batch_size": None, "cohort": COHORTS, "batches": lambda k, i: [[0]] * (1 + (k + i) % 3)},
+    ],
+    ids=["some-rounds", "no-objective", "weights", "cohorts", "lost-start", "batches"],
+)
+def test_evaluations_weights_and_given_clients_and_batches(settings: dict) -> None:
+    task, runs = uneven(), _variants(METHODS["scaffold-qsgd"])
+    settings = {**WORK, "dropout": 0.0, "drift": True, **settings}
+    many = fl.train_many(task, runs, together=True, **settings)
+    for (method, seed), run in zip(runs, many, strict=True):
+        _agree(run, fl.train(task, method, seed=seed, **settings))
 
 
 def test_parts_that_fit_the_memory_change_nothing() -> None:

@@ -453,6 +453,19 @@ def test_a_run_that_goes_on_equals_one_that_never_stopped(tmp_path) -> None:
     assert [part["after"] for part in fl.runs.read(folder).parts] == [-1, 6, 12]
 
 
+def test_the_row_of_a_last_round_is_no_row_of_a_longer_run(tmp_path) -> None:
+    _train(tmp_path / "r", 4, eval_every=3)
+    run = _train(tmp_path / "r", 8, eval_every=3, resume=tmp_path / "r")
+    _same(run.history, fl.train(_task(), METHOD, rounds=8, steps=5, eval_every=3).history)
+    assert fl.runs.read(tmp_path / "r").history.rows == run.history.rows
+
+
+def test_a_target_may_come_with_a_metric_that_was_not_recorded_before(tmp_path) -> None:
+    _train(tmp_path / "r", 4, objective=False)
+    run = _train(tmp_path / "r", 8, resume=tmp_path / "r", target={"loss": 1e9})
+    assert (run.stopped, run.rounds) == ("target", 5)
+
+
 def test_rows_after_the_checkpoint_no_longer_count_but_stay(tmp_path) -> None:
     path = tmp_path / "h.sqlite"
     _filled(path, 6).end("interrupted")
@@ -502,6 +515,9 @@ def test_a_run_does_not_go_on_in_the_folder_of_another(tmp_path) -> None:
     other = fl.train(_task(), fl.FedAvg(lr=0.1), rounds=9, steps=5, out=tmp_path / "b")
     with pytest.raises(fl.FairleadError, match="holds another run"):
         _train(tmp_path / "b", 5, resume=tmp_path / "a")
+    with pytest.raises(fl.FairleadError, match="holds another run"):  # round 0 alone is the same
+        fl.train(_task(), METHOD, rounds=5, eval_every=9, steps=5, out=tmp_path / "b",
+                 resume=tmp_path / "a")  # fmt: skip
     stored = fl.runs.read(tmp_path / "b")
     assert (stored.label, stored.status) == ("FedAvg", "rounds")
     assert stored.history.rows == other.history.rows
@@ -516,6 +532,10 @@ def test_a_run_is_not_replaced_unless_asked(tmp_path) -> None:
     _train(tmp_path / "r", 6)
     with pytest.raises(fl.FairleadError, match="holds a run already"):
         _train(tmp_path / "r", 3)
+    given = Recorder(tmp_path / "r", overwrite=True)
+    with pytest.raises(fl.FairleadError, match="rounds is 0") as refused:
+        _train(given, 0)
+    given.failed(refused.value)
     assert len(fl.runs.read(tmp_path / "r").history.rows) == 7
     _train(Recorder(tmp_path / "r", overwrite=True, more={"cli": {"a": 1}}), 3)
     stored = fl.runs.read(tmp_path / "r")

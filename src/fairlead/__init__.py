@@ -55,6 +55,7 @@ from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identit
 from fairlead.data import features, sources, splits
 from fairlead.data.batches import Batches, Geometric
 from fairlead.data.images import Images
+from fairlead.engine.distribute import Distributed
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
@@ -84,6 +85,7 @@ __all__ = [
     "Cohort",
     "Comparison",
     "Compressor",
+    "Distributed",
     "Diverged",
     "ErrorFeedback",
     "Everyone",

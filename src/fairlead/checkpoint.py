@@ -25,11 +25,13 @@ from torch import Tensor
 
 from fairlead.algorithm import State
 from fairlead.engine.ledger import Exchange, Ledger
+from fairlead.engine.ranks import Ranks
 from fairlead.engine.simulate import Session
 from fairlead.errors import FairleadError
 from fairlead.history import History
 
 FORMAT = "1"
+ROWS = ("store/", "residuals/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,23 @@ class Saved:
         cut = len(name) + 1
         return {k[cut:]: t for k, t in self.tensors.items() if k.startswith(f"{name}/")}
 
+    @property
+    def shards(self) -> list[Path]:
+        """The files that hold the clients' rows, where several processes wrote them."""
+        count = len(self.meta.get("shards", []))
+        return [self.path.with_suffix(f".{rank}-of-{count}.shard") for rank in range(count)]
+
+    def restore_rows(self, session: Session) -> None:
+        """Put the clients' rows of this file back, those that are this process's."""
+        place = session.task.device
+        rows = _placed(self.part("store"), place)
+        if session.store is not None and rows:
+            session.load_rows(session.store, rows)
+        for name in sorted({key.split("/")[0] for key in self.part("residuals")}):
+            left = _placed(self.part(f"residuals/{name}"), place)
+            if "v" in left:
+                session.load_rows(session.residuals.of(name, left["v"]), left)
+
     def history(self) -> History:
         """The rows recorded so far."""
         columns, table = self.meta["columns"], self.tensors["history"].tolist()
@@ -81,12 +100,8 @@ class Saved:
     def restore(self, state: State, session: Session) -> State:
         """Put everything back into a fresh session; returns the server's state."""
         place = session.task.device
-        if session.store is not None:
-            session.store.load(_placed(self.part("store"), place))
-        names = {key.split("/")[0] for key in self.part("residuals")}
-        session.residuals.load(
-            {name: _placed(self.part(f"residuals/{name}"), place) for name in names}
-        )
+        for shard in [self, *(_read(path) for path in self.shards)]:
+            shard.restore_rows(session)
         session.buffers = self.tensors["buffers"].to(place)
         for name, value in self.meta["counters"].items():
             setattr(session.counters, name, value)
@@ -98,8 +113,11 @@ class Saved:
 class Keeper:
     """Writes the checkpoints of one run."""
 
-    def __init__(self, setting: Checkpoints, config: dict[str, Any]) -> None:
+    def __init__(
+        self, setting: Checkpoints, config: dict[str, Any], ranks: Ranks | None = None
+    ) -> None:
         self.setting, self.config = setting, config
+        self.ranks = ranks if ranks is not None and ranks.size > 1 else None
         self.folder = Path(setting.folder)
         self.since, self.written = time.monotonic(), -1
         try:
@@ -121,9 +139,55 @@ class Keeper:
             return self._path(round)
         tensors, meta = _collected(round, state, session, history, seconds)
         meta["config"] = self.config
-        digest = _digest(tensors, meta)
-        data = save(tensors, {"fairlead": json.dumps(meta), "sha256": digest})
-        path, beside = self._path(round), self._path(round).with_suffix(".part")
+        path = self._path(round)
+        if self.ranks is None:
+            self._write(path, round, tensors, meta)
+        else:
+            self._write_parts(self.ranks, path, round, tensors, meta)
+        if self.ranks is None or self.ranks.first:
+            for old in listed(self.folder)[: -self.setting.last]:
+                for part in shards_of(old):
+                    part.unlink(missing_ok=True)
+                old.unlink(missing_ok=True)
+        self.since, self.written = time.monotonic(), round
+        return path
+
+    def _write_parts(
+        self,
+        ranks: Ranks,
+        path: Path,
+        round: int,
+        tensors: dict[str, Tensor],
+        meta: dict[str, Any],
+    ) -> None:
+        """Every rank writes its clients' rows; when all are there, the first one writes the rest, which
+        names them."""
+        rows = {name: t for name, t in tensors.items() if name.startswith(ROWS)}
+        rest = {name: t for name, t in tensors.items() if name not in rows}
+        shard = path.with_suffix(f".{ranks.rank}-of-{ranks.size}.shard")
+        failed: FairleadError | None = None
+        about = {"format": FORMAT, "round": round, "rank": ranks.rank}
+        try:
+            self._write(shard, round, rows, about)
+        except FairleadError as error:
+            failed = error
+        digests = ranks.gather(bytes.fromhex(_digest(rows, about)))
+        if ranks.most([failed is not None])[0]:
+            raise failed or FairleadError(f"another rank could not write its part of round {round}")
+        try:
+            if ranks.first:
+                self._write(path, round, rest, {**meta, "shards": [d.hex() for d in digests]})
+        except FairleadError as error:
+            failed = error
+        if ranks.most([failed is not None])[0]:
+            raise failed or FairleadError(f"rank 0 could not write the checkpoint of round {round}")
+
+    def _write(
+        self, path: Path, round: int, tensors: dict[str, Tensor], meta: dict[str, Any]
+    ) -> None:
+        """A file, whole or not at all."""
+        data = save(tensors, {"fairlead": json.dumps(meta), "sha256": _digest(tensors, meta)})
+        beside = path.with_name(path.name + ".part")
         try:
             with beside.open("wb") as file:
                 file.write(data)
@@ -137,13 +201,14 @@ class Keeper:
                 f"the checkpoint of round {round} could not be written to {self.folder}: "
                 f"{error.strerror}; those before it are whole"
             ) from error
-        for old in listed(self.folder)[: -self.setting.last]:
-            old.unlink(missing_ok=True)
-        self.since, self.written = time.monotonic(), round
-        return path
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:09d}.safetensors"
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The files with clients' rows that belong to a checkpoint of several processes."""
+    return sorted(path.parent.glob(f"{path.stem}.*.shard"))
 
 
 def listed(folder: str | Path) -> list[Path]:
@@ -171,7 +236,18 @@ def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[s
 
 def read(path: str | Path) -> Saved:
     """A checkpoint, refused unless every byte is as it was written."""
-    path = Path(path)
+    saved = _read(Path(path))
+    for shard, digest in zip(saved.shards, saved.meta.get("shards", []), strict=True):
+        if not shard.is_file() or _digest(*_contents(_read(shard))) != digest:
+            raise FairleadError(f"{saved.path.name} is damaged: {shard.name} is not what it was")
+    return saved
+
+
+def _contents(saved: Saved) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    return saved.tensors, saved.meta
+
+
+def _read(path: Path) -> Saved:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -184,7 +260,7 @@ def read(path: str | Path) -> Saved:
         raise FairleadError(f"{path.name} is of another version of fairlead: start the run anew")
     if _digest(tensors, meta) != header.get("sha256"):
         raise FairleadError(f"{path.name} is damaged: its checksum does not fit")
-    return Saved(path, meta["round"], meta["seconds"], tensors, meta)
+    return Saved(path, meta["round"], meta.get("seconds", 0.0), tensors, meta)
 
 
 def _collected(

@@ -175,8 +175,11 @@ def compare(
     goal = None if target is None else target[metric]
     if metric not in known:
         raise unknown("metric", metric, known)
+    single = [name for name in ("callbacks", "checkpoints", "out", "resume") if name in settings]
+    if together and single:
+        raise FairleadError(f"{single[0]} is of single runs: leave it or together out")
     if together is None:
-        together = pays(task, rounds=rounds, **settings)
+        together = not single and pays(task, rounds=rounds, **settings)
     tune = _at_once if together else _one_by_one
     entries = {
         label: tune(task, label, method, rounds, seeds, grid, metric, goal, progress, settings)
@@ -323,7 +326,10 @@ def default_metric(known: list[str]) -> str:
     """Accuracy or whatever else is measured on test data, or the distance, or the loss."""
     held_out = [name for name in known if better_larger(name)]
     ranked = ["accuracy", *held_out, "distance", "residual_norm", "loss", "test_loss"]
-    return next(name for name in ranked if name in known)
+    found = next((name for name in ranked if name in known), None)
+    if found is None:
+        raise FairleadError("nothing is measured: give the task test data, or leave objective=True")
+    return found
 
 
 def in_words(values: list[float]) -> str:

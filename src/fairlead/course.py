@@ -82,6 +82,8 @@ class Course:
             warnings.warn(f"passed over: {sentence}", stacklevel=4)
         self.state, self.history = saved.restore(self.state, self.session), saved.history()
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
+        if self.history.last("round") == self.done and self.done % self.plan.eval_every:
+            del self.history.rows[-1]  # it was the last round's, which this run's is not
         if self.done >= self.plan.rounds:
             raise FairleadError(f"the run in {folder} has {self.done} rounds already: ask for more")
 
@@ -184,25 +186,30 @@ class Course:
             (self.state, self.session.buffers), self.stopped = self._before, "diverged"
             return
         self.bar.update(self.done, row)
+        keeper = self.keeper
+        due = keeper is not None and keeper.due(self.done)
+        asked, stop, due = self.session.agree(asked, self.stop.asked, due)
         if asked:
             self.stopped = "callback"
-        elif self.stop.asked:
+        elif stop:
             self.stopped = "interrupted"
-        ends, keeper = not self.goes_on(), self.keeper
-        if keeper is not None and (ends or keeper.due(self.done)):
+        if keeper is not None and (due or not self.goes_on()):
+            self.session.settle()
             keeper.write(self.done, self.state, self.session, self.history, self.clock)
 
     def _record(self, clients: int, found: Mapping[str, float] | None = None) -> bool:
-        plan, counts, ledger = self.plan, self.session.counters, self.session.ledger
+        session, plan = self.session, self.plan
+        session.settle()
+        counts, ledger = session.counters, session.ledger
         if found is None:
-            x, buffers = self.state.x, self.session.buffers
-            found = self.task.evaluate(x, buffers, plan.weighting, plan.objective)
+            x, buffers = self.state.x, session.buffers
+            found = session.task.evaluate(x, buffers, plan.weighting, plan.objective)
         row = {
             "round": self.done, **found, "clients": clients, "gradients": counts.gradients,
             "communications": self.done * self.algorithm.communications(),
             "exchanges": counts.exchanges, "bits": ledger.up + ledger.down,
             "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
-            "seconds": self.clock, **self.session.walks.diversity(),
+            "seconds": self.clock, **session.walks.diversity(),
         }  # fmt: skip
         self.history.append(row)
         told = [bool(callback.row(row)) for callback in self.callbacks]  # all of them, not some
@@ -226,4 +233,7 @@ def _seed(value: int, device: torch.device) -> None:
 
 
 def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:
-    return all(row[n] >= goal if better_larger(n) else row[n] <= goal for n, goal in target.items())
+    return all(
+        n in row and (row[n] >= goal if better_larger(n) else row[n] <= goal)
+        for n, goal in target.items()
+    )

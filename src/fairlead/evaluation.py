@@ -15,6 +15,7 @@ from fairlead.errors import FairleadError, unknown
 from fairlead.losses import LOSSES, METRICS, Metric, Whole
 
 if TYPE_CHECKING:
+    from fairlead.engine.ranks import Ranks
     from fairlead.task import Block, Task
 
 DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
@@ -39,6 +40,21 @@ def client_weights(
     return raw / raw.sum()
 
 
+class Spread:
+    """Passes over data by several processes, each over its part: its own clients' samples where it has no
+    others, else an even share."""
+
+    def __init__(self, ranks: Ranks, positions: NDArray[np.int64] | None) -> None:
+        self.ranks, self.positions = ranks, positions
+
+    def part(self, rows: int, training: bool) -> Tensor:
+        """Which of the rows are this process's."""
+        if training and self.positions is not None:
+            return torch.from_numpy(self.positions)
+        ends = np.linspace(0, rows, self.ranks.size + 1).astype(int)
+        return torch.arange(ends[self.ranks.rank], ends[self.ranks.rank + 1])
+
+
 def sums(
     task: Task,
     x: Tensor,
@@ -54,8 +70,15 @@ def sums(
     found = {name: x.new_zeros(()) for name in ("loss", *metrics)}
     seen: list[tuple[Tensor, ...]] = []
     whole = {name: metric for name, metric in metrics.items() if isinstance(metric, Whole)}
+    # a metric of all outputs needs them in one place, and a gradient does not cross processes
+    spread = None if whole or x.requires_grad else task.spread
+    if spread is not None:
+        mine = spread.part(len(rows), data is task.data)
+        rows, weights = rows[mine], weights[mine.to(weights.device)]
     task.model.eval()
     for part, w in zip(rows.split(block), weights.split(block), strict=True):
+        if not len(part):
+            continue
         batch = task.prepared(task.taken(data, part))
         output = functional_call(task.model, named, batch[: task.inputs])
         targets = batch[task.inputs :]
@@ -69,6 +92,9 @@ def sums(
     if whole:
         everything = [torch.cat(parts) for parts in zip(*seen, strict=True)]
         found.update({name: metric.of(*everything).to(x.dtype) for name, metric in whole.items()})
+    if spread is not None:
+        total = spread.ranks.sum_(torch.stack(list(found.values())))
+        found = dict(zip(found, total, strict=True))
     return found
 
 

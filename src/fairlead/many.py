@@ -85,10 +85,8 @@ def pays(task: Task, **settings: Any) -> bool:
     """Whether runs at once are likely to be faster than one after another: where single steps do not
     fill the machine, on a GPU and for small problems."""
     engine = settings.pop("engine", "auto")
-    for name in ("progress", "callbacks", "checkpoints", "resume", "out"):
-        settings.pop(name, None)
     mode = engine.mode if isinstance(engine, Simulate) else engine
-    if mode not in ("auto", "vmap"):
+    if mode not in ("auto", "vmap") or type(engine) not in (str, Simulate):
         return False
     plan, local = planned(**settings)
     local.check(task.sizes)
@@ -122,7 +120,9 @@ def _that_fit(group: Sequence[Course], together: bool | None) -> list[list[Cours
     """The group in parts that run at once."""
     session = group[0].session
     why = ""
-    if session.mode != "vmap":
+    if not session.alone:
+        why = "they are spread over several processes"
+    elif session.mode != "vmap":
         why = f"the engine is {session.mode}"
     elif session.task.draws_masks:
         why = "dropout layers draw from one generator"
@@ -182,20 +182,19 @@ def _round(live: Sequence[Course]) -> None:
         course.session.counters.steps += seat.cohort.longest
     for course in live:
         course.spend(begin, 1 / len(live), wait=course.looks)
-    for looks in (True, False):
-        _after([course for course in live if course.looks == looks], looks)
+    _after(live)
 
 
-def _after(courses: Sequence[Course], looks: bool) -> None:
+def _after(live: Sequence[Course]) -> None:
     """What follows a round, with one evaluation for all runs."""
-    if not looks:
-        for course in courses:
+    first = live[0]
+    if not first.looks:  # all are in the same round, and evaluated in the same ones
+        for course in live:
             course.after()
-    elif courses:
-        first = courses[0]
-        x = torch.stack([course.state.x for course in courses])
-        buffers = torch.stack([course.session.buffers for course in courses])
-        plan = first.plan
-        found = evaluate_many(first.task, x, buffers, plan.weighting, plan.objective)
-        for course, values, total in zip(courses, found, x.sum(1).tolist(), strict=True):
-            course.after(values, total)
+        return
+    x = torch.stack([course.state.x for course in live])
+    buffers = torch.stack([course.session.buffers for course in live])
+    plan = first.plan
+    found = evaluate_many(first.task, x, buffers, plan.weighting, plan.objective)
+    for course, values, total in zip(live, found, x.sum(1).tolist(), strict=True):
+        course.after(values, total)

@@ -62,21 +62,25 @@ class Recorder(Callback):
             self._lock = _locked(self.folder / LOCK)
         except OSError as error:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
-        if not resume and (self.folder / HISTORY).exists():
-            try:
-                _make_room(self.folder, overwrite)
-            except FairleadError:
-                self._lock.close()
-                raise
+        self.replaces = not resume and (self.folder / HISTORY).exists()
+        if self.replaces and not overwrite:
+            self._lock.close()
+            raise FairleadError(
+                f"{self.folder} holds a run already: take another folder, go on with it (fairlead "
+                "resume), or replace it (overwrite)"
+            )
 
     def begin(self, about: Mapping[str, Any], history: History) -> None:
+        if self.replaces:  # not before all else is known to work
+            _replaced(self.folder)
         self.file = HistoryFile(self.folder / HISTORY)
         after = about.get("after", -1)
         known = read_history(self.folder / HISTORY).rows if after >= 0 else []
         there = {row["round"] for row in known if row["round"] <= after}
         wanted = {row["round"] for row in history.rows}
         both = there & wanted
-        if first_difference(_floats(known, both), _floats(history.rows, both)) is not None:
+        other = first_difference(_floats(known, both), _floats(history.rows, both)) is not None
+        if other or (after >= 0 and _is_another(self.folder, about)):
             self.file.close()
             self.file = None
             raise FairleadError(f"{self.folder} holds another run than the one to go on with: "
@@ -258,6 +262,8 @@ def remove(folder: str | Path) -> None:
     try:
         with _locked(place / LOCK):
             clear(place)
+            with contextlib.suppress(OSError):  # other files are in it
+                (place / CHECKPOINTS).rmdir()
             (place / LOCK).unlink(missing_ok=True)
         if not any(place.iterdir()):
             place.rmdir()
@@ -271,7 +277,11 @@ def belongings(folder: str | Path) -> list[Path]:
     kept, tracked = place / CHECKPOINTS, place / TRACK
     found = [place / name for name in FILES]
     if not kept.is_symlink():
-        found += [p for end in ("safetensors", "part") for p in sorted(kept.glob(f"round-*.{end}"))]
+        found += [
+            p
+            for end in ("safetensors", "shard", "part")
+            for p in sorted(kept.glob(f"round-*.{end}"))
+        ]
     if not tracked.is_symlink():
         found += [Path(at) / name for at, _, names in os.walk(tracked) for name in sorted(names)]
     return [path for path in found if path.is_symlink() or path.is_file()]
@@ -283,16 +293,21 @@ def clear(folder: Path) -> None:
         path.unlink()
     if not (folder / TRACK).is_symlink():
         shutil.rmtree(folder / TRACK, ignore_errors=True)  # its files are gone already
-    with contextlib.suppress(OSError):  # other files are in it
-        (folder / CHECKPOINTS).rmdir()
 
 
-def _make_room(folder: Path, overwrite: bool) -> None:
-    if not overwrite:
-        raise FairleadError(
-            f"{folder} holds a run already: take another folder, go on with it (fairlead resume), or "
-            "replace it (overwrite)"
-        )
+def _is_another(folder: Path, about: Mapping[str, Any]) -> bool:
+    """Whether the run in a folder was set up otherwise than one that would go on there."""
+    try:
+        known = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    names = ("method", "seed", "work.batches", "work.cohort", "work.dropout")
+    then, now = ({n: v for n, v in flat(a).items() if n.startswith(names)} for a in (known, about))
+    return json.dumps(then, sort_keys=True) != json.dumps(now, sort_keys=True)
+
+
+def _replaced(folder: Path) -> None:
+    """Make room for another run."""
     try:
         clear(folder)
     except OSError as error:

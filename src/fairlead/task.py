@@ -24,7 +24,7 @@ from fairlead.data.splits import Split
 from fairlead.describe import described
 from fairlead.domain import Simplex
 from fairlead.errors import FairleadError, unknown
-from fairlead.evaluation import client_losses, client_weights, evaluated, objective_of
+from fairlead.evaluation import Spread, client_losses, client_weights, evaluated, objective_of
 from fairlead.layout import Layout
 from fairlead.losses import LOSSES, METRICS, Loss, Metric, Whole
 from fairlead.making import Function, Made
@@ -62,6 +62,7 @@ class Task(Made):
     flip: Tensor | None = None
     domain: Simplex | None = None
     record_after: int = TRACE_AFTER
+    spread: Spread | None = None  # set where several processes share the work
 
     def __init__(
         self,
@@ -320,6 +321,18 @@ class Task(Made):
         fixed = {"dim": self.dim, "l2": self.l2, "noise": self.noise, "dtype": str(self.dtype)}
         made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
         return described({**fixed, "data": data, "layers": self.layers, **made})
+
+    def hold(self, clients: NDArray[np.int64]) -> None:
+        """Keep the data of these clients alone, on the task's device."""
+        mine = np.isin(np.repeat(np.arange(self.clients), self.sizes), clients)
+        rows = torch.from_numpy(self.split.order[mine])
+        self.data = self.taken(self.data, rows)
+        self.store, self.mapped, self.keep = self.device, False, "device"
+        order = torch.full((len(mine),), -1)  # those of others are not here
+        order[torch.from_numpy(mine)] = torch.arange(len(rows))
+        self.order = order.to(self.device)
+        self._first = self._first.to(self.device)
+        self._forget()
 
     def twin(self) -> Task:
         """The same task with a model of its own, for another thread: `functional_call` changes

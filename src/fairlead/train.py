@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, State
 from fairlead.callbacks import Callback
-from fairlead.checkpoint import Checkpoints, Keeper
+from fairlead.checkpoint import Checkpoints, Keeper, listed
 from fairlead.course import Course, Ending, Plan
 from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.describe import about, described
@@ -155,7 +155,7 @@ def train(
     checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, for what it takes to go on after a stop;
         Ctrl-C and SIGTERM then end the run after the round they come in, with a checkpoint.
     resume: a run of the same settings with fewer rounds, or a folder of a run or of checkpoints, to
-        go on from; it ends in the same bytes.
+        go on from; it ends in the same bytes. "auto" goes on if there is a checkpoint, else begins.
 
     >>> import fairlead as fl
     >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
@@ -231,17 +231,26 @@ def set_out(
         "cohort": described(plan.sampler), "weights": described(weights),
         "dropout": described(plan.dropout), "seed": plan.seed,
     }  # fmt: skip
+    again = resume == "auto"
+    if again:
+        resume = _to_go_on(out, checkpoints)
     from_folder = isinstance(resume, str | Path)
-    recorder = out if isinstance(out, Recorder | None) else Recorder(out, resume=from_folder)
+    if out is not None:
+        folder = out.folder if isinstance(out, Recorder) else Path(out)
+        checkpoints = checkpoints or folder / CHECKPOINTS
+    if not session.first:  # one of several processes, and another one tells and writes
+        out, callbacks, bar = None, (), None
+    recorder = out if isinstance(out, Recorder | None) else Recorder(
+        out, resume=from_folder, overwrite=again
+    )
     if recorder is not None:
         callbacks = [recorder, *callbacks]
-        checkpoints = checkpoints or recorder.folder / CHECKPOINTS
     if checkpoints is not None or from_folder:
         config["task"] = task.fingerprint()
     keeper = None
     if checkpoints is not None:
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
-        keeper = Keeper(given, config)
+        keeper = Keeper(given, config, getattr(session, "ranks", None))
     bar = bar or Progress(False, plan.rounds, "")
     course = Course(task, algorithm, plan, session, config, callbacks, keeper, bar)
     try:
@@ -254,6 +263,21 @@ def set_out(
         course.fail(error)
         raise
     return course
+
+
+def _to_go_on(
+    out: str | Path | Recorder | None, checkpoints: str | Path | Checkpoints | None
+) -> Path | None:
+    """The folder to go on from, if there is a checkpoint in it."""
+    if isinstance(checkpoints, Checkpoints):
+        folder = Path(checkpoints.folder)
+    elif checkpoints is not None:
+        folder = Path(checkpoints)
+    elif out is not None:
+        folder = (out.folder if isinstance(out, Recorder) else Path(out)) / CHECKPOINTS
+    else:
+        raise FairleadError('resume="auto" needs a folder: give out=… or checkpoints=…')
+    return folder if listed(folder) else None
 
 
 def finished(course: Course) -> Run:

@@ -150,6 +150,18 @@ class Batches:
             return rounds * longest
         return rounds * int(self.steps_of(n, np.arange(len(n))).max())
 
+    def cost(self, seed: int, round: int, ids: Ints, n: Ints) -> NDArray[np.float64]:
+        """Samples that clients go through in a round."""
+        if self.replay is not None:
+            return self._replayed(round, ids, n).count.sum(1).astype(float)
+        return (self.steps_of(n, ids, seed, round) * self.sizes_of(n)).astype(float)
+
+    def longest(self, seed: int, round: int, ids: Ints, n: Ints) -> int:
+        """Steps of the client that takes most."""
+        if self.replay is not None:
+            return int(self._replayed(round, ids, n).steps.max())
+        return int(self.steps_of(n, ids, seed, round).max())
+
     def draw(
         self,
         seed: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,17 @@ class Ledger:
         self.up += int(exchange.up.sum())
         self.down += exchange.down * len(exchange.clients)
         self.nominal_up += exchange.nominal_up
+
+    def amend(
+        self, entry: int, places: NDArray[np.int64], up: NDArray[np.int64], nominal: float
+    ) -> None:
+        """Add to an exchange what was not known when it was entered."""
+        old = self.exchanges[entry]
+        more = np.zeros_like(old.up)
+        more[places] = up
+        self.exchanges[entry] = replace(old, up=old.up + more, nominal_up=old.nominal_up + nominal)
+        self.up += int(more.sum())
+        self.nominal_up += nominal
 
     def by_client(self, clients: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Bits up and down of every client over the run."""

@@ -34,10 +34,14 @@ class Residuals:
     def read(self, name: str, ids: NDArray[np.int64], like: Tensor) -> Tensor:
         """The remainders of a field of these clients; zero at first."""
         with self._lock:
-            if name not in self.stores:
-                start = torch.zeros(like.shape[-1], dtype=like.dtype, device=like.device)
-                self.stores[name] = ClientStore(self.clients, _Left(v=start))
-            return self.stores[name].read(ids).v
+            return self.of(name, like).read(ids).v
+
+    def of(self, name: str, like: Tensor) -> ClientStore[_Left]:
+        """The remainders of a field."""
+        if name not in self.stores:
+            start = torch.zeros(like.shape[-1], dtype=like.dtype, device=like.device)
+            self.stores[name] = ClientStore(self.clients, _Left(v=start))
+        return self.stores[name]
 
     def export(self) -> dict[str, dict[str, Tensor]]:
         """All remainders by field."""

@@ -73,6 +73,11 @@ class Simulate:
 class Session:
     """A run's client states, buffers and counters, and the cohorts made from them."""
 
+    alone = True
+    """Whether the run has no other processes."""
+    first = True
+    """Whether this is the process that writes and tells."""
+
     def __init__(
         self,
         setting: Simulate,
@@ -149,11 +154,21 @@ class Session:
     def everyone(self) -> SimulatedCohort:
         """All clients before the first round: they have data, but no steps to take."""
         ids = np.arange(self.task.clients)
-        cohort = SimulatedCohort(self, 0, ids, ids)
-        none = torch.zeros((len(ids), 0, 1), dtype=torch.int64)
+        cohort = self.cohort(0, ids)
         cohort.exchange = 1 << 20  # its messages share no noise with those of round 0
-        cohort.draw = Draw(none, np.zeros((len(ids), 0), np.int64))
+        cohort.idle = True
         return cohort
+
+    def settle(self) -> None:
+        """Bring counts up to date before they are read, where several processes count."""
+
+    def agree(self, *asked: bool) -> list[bool]:
+        """What any of the processes asks for."""
+        return list(asked)
+
+    def load_rows(self, store: ClientStore[Any], rows: dict[str, Tensor]) -> None:
+        """Put clients' rows back."""
+        store.load(rows)
 
     def mail(self, round: int, exchange: int) -> Mail:
         """For what a chunk of clients sends in one exchange."""
@@ -280,18 +295,31 @@ class SimulatedCohort(Cohort):
     def __init__(self, session: Session, round: int, ids: Ids, sampled: Ids) -> None:
         self.session, self.round, self.ids, self.sampled = session, round, ids, sampled
         self.first = session.counters.steps == 0
-        self.exchange = 0
+        self.exchange, self.idle = 0, False
         self.share = float(session.weights[ids].sum())
         task = session.task
         self.host_weights = session.weights[ids] / self.share
         self.weights = torch.from_numpy(self.host_weights).to(task.device, task.dtype)
 
+    @property
+    def here(self) -> Ids:
+        """Those that this process runs."""
+        return self.ids
+
+    @property
+    def here_weights(self) -> Tensor:
+        """Their weights."""
+        return self.weights
+
     @cached_property
     def draw(self) -> Draw:
-        """The batches of all exchanges of the round."""
-        session = self.session
-        sizes, place = session.task.sizes[self.ids], session.task.store
-        return session.batches.draw(session.seed, self.round, self.ids, sizes, device=place)
+        """The batches of all exchanges of the round, of those that this process runs."""
+        session, ids = self.session, self.here
+        if self.idle:
+            none = torch.zeros((len(ids), 0, 1), dtype=torch.int64)
+            return Draw(none, np.zeros((len(ids), 0), np.int64))
+        sizes, place = session.task.sizes[ids], session.task.store
+        return session.batches.draw(session.seed, self.round, ids, sizes, device=place)
 
     @property
     def longest(self) -> int:
@@ -299,15 +327,13 @@ class SimulatedCohort(Cohort):
         return int(self.draw.steps.max())
 
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
-        found = self.collect(program, broadcast, self.ids, self.weights)
+        found = self.collect(program, broadcast)
         self.enter(broadcast, found.up, found.nominal, found.buffers)
         return Replies(found.kind(**found.sums), len(self.ids))
 
-    def collect(
-        self, program: Program, broadcast: dict[str, Tensor], ids: Ids, weights: Tensor
-    ) -> Collected:
-        """Let clients run the program; `draw` holds their batches."""
-        session = self.session
+    def collect(self, program: Program, broadcast: dict[str, Tensor]) -> Collected:
+        """Let the clients of this process run the program."""
+        session, ids, weights = self.session, self.here, self.here_weights
         found = Collected(np.zeros(len(ids), np.int64))
         together = session.mode == "vmap" and not unstackable(session.task, self.draw)
         execute = session.stacked if together else session.one_by_one

@@ -33,6 +33,7 @@ class ClientStore(Generic[M]):
         self._fields = {name: v.detach() for name, v in start.tensors().items()}
         self._slot = np.full(clients, -1, dtype=np.int64)
         self._used = 0
+        self._free: list[int] = []
         self._rows = {name: v.new_empty((0, *v.shape)) for name, v in self._fields.items()}
 
     @property
@@ -49,11 +50,16 @@ class ClientStore(Generic[M]):
         """Where the rows of these clients lie; new ones are made and set to the start."""
         new = ids[self._slot[ids] < 0]
         if len(new):
-            first, self._used = self._used, self._used + len(new)
-            self._slot[new] = np.arange(first, self._used)
+            again = [self._free.pop() for _ in range(min(len(new), len(self._free)))]
+            first, self._used = self._used, self._used + len(new) - len(again)
+            places = np.concatenate([np.array(again, np.int64), np.arange(first, self._used)])
+            self._slot[new] = places
             self._grow(self._used)
             for name, start in self._fields.items():
-                self._rows[name][first : self._used] = start
+                if not again:
+                    self._rows[name][first : self._used] = start
+                else:
+                    self._rows[name][torch.from_numpy(places).to(start.device)] = start
         device = next(iter(self._rows.values())).device
         return torch.from_numpy(self._slot[ids]).to(device, non_blocking=True)
 
@@ -91,6 +97,12 @@ class ClientStore(Generic[M]):
         if len(ids):
             rows = {name: t for name, t in saved.items() if name != "ids"}
             self.write(ids, type(self.start)(**rows))
+
+    def drop(self, ids: NDArray[np.int64]) -> None:
+        """Forget the rows of these clients; others will use their places."""
+        held = ids[self._slot[ids] >= 0]
+        self._free += self._slot[held].tolist()
+        self._slot[held] = -1
 
     def one(self, client: int) -> M:
         """One client's own vectors, copied from its (existing) row."""

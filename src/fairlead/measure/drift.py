@@ -6,7 +6,7 @@ they pull apart, the larger it gets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -34,6 +34,17 @@ class Walks:
         new = (rows * rows).sum(0), rows.sum(0)
         old = self._sums
         self._sums = new if old is None else (old[0] + new[0], old[1] + new[1])
+
+    def reduce(self, d: int, total: Callable[[Tensor], Tensor], like: Tensor) -> None:
+        """Sum over processes; those without clients add nothing."""
+        squares, ways = self._sums or (like.new_zeros(d), like.new_zeros(d))
+        both = total(torch.cat([squares, ways]))
+        self._sums = both[:d], both[d:]
+
+    @property
+    def told(self) -> bool:
+        """Whether something was added since the last call of `diversity`."""
+        return self._sums is not None
 
     def diversity(self) -> dict[str, float]:
         """ξ of the model and by layer, of what was added since the last call."""

@@ -1,0 +1,161 @@
+"""The processes of a run: what they sum, agree on and hand to each other, by `torch.distributed`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.errors import FairleadError
+
+Ints = NDArray[np.int64]
+
+
+def launched() -> bool:
+    """Whether this process is one of several, started by torchrun or its like."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 or dist.is_initialized()
+
+
+def local_rank() -> int:
+    """Which of the processes on this machine this is."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+class Lost(FairleadError):
+    """Another process of the run does not answer any more."""
+
+
+class Ranks:
+    """This process among its like. A process of its own is one of one, and asks nobody.
+
+    What is summed lies on the run's device. What is agreed on are a few numbers on the host, which go
+    by a group of their own where the device is a GPU, so that no round waits for it.
+    """
+
+    def __init__(self, device: torch.device, backend: str | None, timeout: float) -> None:
+        self.rank, self.size = 0, 1
+        self.device = device
+        self._control: Any = None
+        if launched():
+            _connect(backend or ("nccl" if device.type == "cuda" else "gloo"), timeout)
+            self.rank, self.size = dist.get_rank(), dist.get_world_size()
+            if dist.get_backend() != "gloo":
+                self._control = _control_group(timeout)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and tells."""
+        return self.rank == 0
+
+    def sum_(self, t: Tensor) -> Tensor:
+        """The sum over all processes, in place; bitwise the same everywhere."""
+        if self.size > 1:
+            with _answering(self):
+                dist.all_reduce(t)
+        return t
+
+    def most(self, values: Sequence[int]) -> list[int]:
+        """The largest of each number over all processes."""
+        if self.size == 1:
+            return list(values)
+        t = torch.tensor(values)
+        with _answering(self):
+            dist.all_reduce(t, dist.ReduceOp.MAX, group=self._control)
+        return t.tolist()
+
+    def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums of numbers on the host; whole ones are exact up to 2^53."""
+        if self.size == 1:
+            return values
+        t = torch.from_numpy(values.copy())
+        with _answering(self):
+            dist.all_reduce(t, group=self._control)
+        return t.numpy()
+
+    def tell(self, value: Any) -> Any:
+        """What the first process gives, as JSON takes it."""
+        if self.size == 1:
+            return value
+        data = json.dumps(value).encode() if self.first else b""
+        size = torch.tensor([len(data)])
+        with _answering(self):
+            dist.broadcast(size, 0, group=self._control)
+            sent = bytearray(data or bytes(int(size)))
+            text = torch.frombuffer(sent, dtype=torch.uint8)
+            dist.broadcast(text, 0, group=self._control)
+        return json.loads(bytes(text.numpy()))
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Equally long bytes from everyone."""
+        if self.size == 1:
+            return [data]
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        with _answering(self):
+            dist.all_gather(found, mine, group=self._control)
+        return [bytes(t.numpy()) for t in found]
+
+    def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
+        """Send tensors to some processes and receive others, in place, from some."""
+        work = [dist.P2POp(dist.isend, t, rank) for rank, t in sorted(give.items())]
+        work += [dist.P2POp(dist.irecv, t, rank) for rank, t in sorted(take.items())]
+        if work:
+            with _answering(self):
+                for waiting in dist.batch_isend_irecv(work):
+                    waiting.wait()
+
+    def wait(self) -> None:
+        """Until everyone is here."""
+        self.most([0])
+
+
+def _connect(backend: str, timeout: float) -> None:
+    if dist.is_initialized():
+        return
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    except (RuntimeError, ValueError) as error:
+        raise FairleadError(
+            f"the processes of the run did not find each other: {_line(error)}"
+        ) from error
+    atexit.register(_leave)
+
+
+_CONTROL: list[Any] = []
+
+
+def _control_group(timeout: float) -> Any:
+    if not _CONTROL:
+        _CONTROL.append(dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)))
+    return _CONTROL[0]
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _answering(ranks: Ranks) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise Lost(
+            f"rank {ranks.rank} of {ranks.size} lost the others: one of them ended or does not answer "
+            f"({_line(error)}); with torchrun --max-restarts the run goes on from its last checkpoint"
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
