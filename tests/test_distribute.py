@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fairlead as fl
+from fairlead.engine.shares import balanced
 
 HERE = Path(__file__).parent
 
@@ -113,3 +116,158 @@ def test_every_method_on_several_ranks(count: int, single: Path, tmp_path: Path)
     finish(launch(count, "ranks.py", str(tmp_path), "all", "{}"))
     _agree(single, tmp_path, count)
     _rows(single, tmp_path, count)
+
+
+@pytest.mark.parametrize("cost", [[5.0, 4, 3, 3, 3], [1.0] * 7, [9.0, 1, 1, 1], [2.0]])
+def test_shares_are_fair_and_leave_clients_where_they_are(cost: list[float]) -> None:
+    costs = np.array(cost)
+    for count in (1, 2, 3, 8):
+        owner = np.arange(len(costs)) % count
+        share = balanced(costs, owner, count)
+        load = np.bincount(share, costs, minlength=count)
+        assert load.max() <= max(costs.sum() / count, costs.max()) + costs.max()  # of greedy shares
+        again = balanced(costs, share, count)
+        assert np.bincount(again, costs, minlength=count).max() <= load.max()
+    fair = np.array([0, 1, 0, 1])
+    assert balanced(np.ones(4), fair, 2).tolist() == fair.tolist()  # nobody moves without need
+
+
+def test_data_can_lie_with_their_clients(single: Path, tmp_path: Path) -> None:
+    names = ("scaffold", "fedglomo-qsgd", "statistics", "one client")
+    started = [launch(2, "ranks.py", str(tmp_path), name, '{"data": "shard"}') for name in names]
+    for some in started:
+        finish(some)
+    part = tmp_path / "expected"
+    part.mkdir()
+    for name in names:
+        for file in single.glob(f"{name}.*"):
+            (part / file.name).write_bytes(file.read_bytes())
+    _agree(part, tmp_path, 2)
+    _rows(part, tmp_path, 2)
+
+
+def test_sums_in_half_the_bytes(single: Path, tmp_path: Path) -> None:
+    finish(launch(2, "ranks.py", str(tmp_path), "fedavg", '{"sums": "bfloat16"}'))
+    exact = load_file(single / "fedavg.safetensors")["state/x"]
+    found = [load_file(tmp_path / str(r) / "fedavg.safetensors")["state/x"] for r in (0, 1)]
+    assert torch.equal(*found)
+    assert 0 < float((found[0] - exact).abs().max()) < 0.05
+
+
+RESUME = """
+import sys, torch, fairlead as fl
+from conformance import METHODS
+from conftest import uneven
+from ranks import RAGGED, written
+from pathlib import Path
+folder, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+settings = {**RAGGED, "rounds": rounds}
+run = fl.train(uneven(), METHODS[name], engine=fl.Distributed("vmap"), out=folder / "run",
+               resume="auto", checkpoints=fl.Checkpoints(folder / "run/checkpoints", every=2), **settings)
+if run.session.first:
+    written(run, name, folder)
+"""
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedavg-topk-ef", "fedglomo-qsgd"])
+def test_a_run_goes_on_with_another_number_of_ranks(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "resume.py"
+    script.write_text(RESUME)
+    here = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    for count, rounds in ((2, 3), (3, 5), (1, 6), (2, 8)):
+        finish(launch(count, str(script), str(tmp_path), name, str(rounds), **here))
+    settings = {**ranks.RAGGED, "rounds": 8}
+    whole = fl.train(ranks.uneven(), ranks.METHODS[name], engine="vmap", **settings)
+    found = load_file(tmp_path / f"{name}.safetensors")
+    for key, value in whole.state.tensors().items():
+        torch.testing.assert_close(found[f"state/{key}"], value, rtol=0, atol=1e-10)
+    counts = json.loads((tmp_path / f"{name}.json").read_text())["counts"]
+    assert (counts["gradients"], counts["up"]) == (whole.counters.gradients, whole.ledger.up)
+    stored = fl.runs.read(tmp_path / "run")
+    assert stored.history["round"].tolist() == list(range(9))
+    np.testing.assert_allclose(stored.history["loss"], whole.history["loss"], atol=1e-10)
+    assert [part["after"] for part in stored.parts] == [-1, 3, 5, 6]
+
+
+DIES = """
+import os, signal, sys, dataclasses, fairlead as fl
+from conftest import uneven
+from pathlib import Path
+
+@dataclasses.dataclass(frozen=True)
+class Dying(fl.Scaffold):
+    def local(self, client, x, c):
+        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        if first and sys.argv[2] == "die" and os.environ["RANK"] == "1" and client.work.round == 5:
+            os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a round
+        return super().local(client, x, c)
+
+folder = Path(sys.argv[1])
+run = fl.train(uneven(), Dying(lr=0.2), rounds=9, cohort=4, batch_size=4, epochs=1, resume="auto",
+               engine=fl.Distributed("loop", timeout=60), out=folder,
+               checkpoints=fl.Checkpoints(folder / "checkpoints", every=2))
+if run.session.first:
+    run.save(folder / "model.safetensors")
+"""
+
+
+def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    script = tmp_path / "dies.py"
+    script.write_text(DIES)
+    env = {
+        **os.environ, "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    for what in ("die", "live"):
+        words = [
+            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts",
+            "2", "--master-port", str(free_port()), str(script), str(tmp_path / what), what,
+        ]  # fmt: skip
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    parts = fl.runs.read(tmp_path / "die").parts
+    assert len(parts) == 2
+    assert parts[1]["after"] == 4
+    one, two = ((tmp_path / w / "model.safetensors").read_bytes() for w in ("die", "live"))
+    assert one == two
+
+
+def test_a_rank_that_is_lost_ends_the_others_with_a_sentence(tmp_path: Path) -> None:
+    words = ["-m", "fairlead", "run", "--task", "theorem2", "--rounds", "100000", "--steps", "2",
+             "--engine", "loop", "--timeout", "30", "--out", str(tmp_path / "run")]  # fmt: skip
+    started = launch(3, *words, PYTHONWARNINGS="default")
+    try:
+        until = time.monotonic() + 100
+        while (
+            len(fl.runs.find(tmp_path)) == 0 or len(fl.runs.read(tmp_path / "run").history.rows) < 5
+        ):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    finally:
+        started[1].kill()
+        outputs = [p.communicate(timeout=120)[0] for p in started]
+    assert [p.returncode for p in started] == [2, -signal.SIGKILL, 2]
+    assert "rank 0 of 3 lost the others" in " ".join(outputs[0].split())
+    assert "error" not in outputs[2]
+    assert fl.runs.read(tmp_path / "run").status.startswith("failed: rank 0 of 3 lost")
+
+
+def test_the_command_under_torchrun(tmp_path: Path) -> None:
+    words = ["run", "--task", "digits", "--rounds", "4", "--engine", "vmap", "--lr", "0.5"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+                "--master-port", str(free_port()), "-m", "fairlead"]  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, *words, "--out", str(tmp_path / "two")], env=env, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Scaffold on digits") == 1
+    assert "2 ranks" in done.stdout
+    subprocess.run(
+        [sys.executable, "-m", "fairlead", *words, "--out", str(tmp_path / "one")], env=env,
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    one, two = (fl.runs.read(tmp_path / name).history for name in ("one", "two"))
+    np.testing.assert_allclose(one["loss"], two["loss"], rtol=1e-5)
+    assert one["bits"].tolist() == two["bits"].tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import fairlead as fl
 from fairlead.cli import app
 from fairlead.report.gather import gather
+from fairlead.runs import Recorder
 
 WORK = {"rounds": 12, "steps": 5, "drift": True}
 
@@ -100,6 +102,70 @@ def test_a_diverged_run_and_a_split(tmp_path) -> None:
     assert split["counts"] == task.split.table(y).tolist()
     assert split["classes"] == ["0", "1", "2"]
     json.dumps(data, allow_nan=False)
+
+
+def _digits_like(parts, folder: Path, settings: dict | None = None, seed: int = 0) -> None:
+    x, y = np.eye(4, dtype="float32")[np.arange(40) % 4], np.arange(40) % 4
+    task = fl.Task(fl.models.mlp(4, 4), "cross_entropy", (x, y), parts)
+    out = Recorder(folder, more={"settings": settings} if settings else {})
+    fl.train(task, fl.FedAvg(lr=0.5), rounds=2, steps=2, seed=seed, out=out)
+
+
+def test_runs_on_other_splits_are_no_seeds_of_each_other(tmp_path) -> None:
+    even, sorted_ = [range(20), range(20, 40)], [range(0, 40, 2), range(1, 40, 2)]
+    _digits_like(even, tmp_path / "a", {"split": "iid", "split_value": None})
+    _digits_like(sorted_, tmp_path / "b", {"split": "dirichlet", "split_value": 0.1})
+    assert [g["label"] for g in gather([tmp_path])["groups"]] == [
+        "FedAvg, split iid", "FedAvg, split dirichlet, split value 0.1",
+    ]  # fmt: skip
+    _digits_like(even, tmp_path / "python" / "a")
+    _digits_like(sorted_, tmp_path / "python" / "b")
+    assert len(gather([tmp_path / "python"])["groups"]) == 2
+    _digits_like(even, tmp_path / "drawn" / "a", seed=0)
+    _digits_like(sorted_, tmp_path / "drawn" / "b", seed=1)  # a split that comes with its seed
+    assert len(gather([tmp_path / "drawn"])["groups"]) == 1
+
+
+def test_step_sizes_of_other_tasks_are_not_compared(tmp_path) -> None:
+    for clients, lr in ((4, 0.1), (5, 0.2)):
+        task = fl.problems.random_quadratics(clients=clients)
+        fl.train(task, fl.FedAvg(lr=lr), rounds=2, out=tmp_path / str(lr))
+    assert gather([tmp_path])["sensitivity"] == []
+
+
+def test_what_cannot_be_read_is_noted_and_does_not_hide_the_rest(folder: Path, tmp_path) -> None:
+    for name in ("FedAvg-0.5-0", "Scaffold-0.5-0"):
+        shutil.copytree(folder / name, tmp_path / name)
+    (tmp_path / "FedAvg-0.5-0" / "history.sqlite").write_bytes(b"garbage" * 99)
+    (tmp_path / "tuning.json").write_text('{"of": "another program"}')
+    data = gather([tmp_path])
+    assert [g["label"] for g in data["groups"]] == ["Scaffold"]
+    assert any("cannot be read" in note for note in data["notes"])
+    with pytest.raises(fl.FairleadError, match="cannot be read"):
+        gather([tmp_path / "FedAvg-0.5-0"])
+
+
+def test_a_tuning_without_runs_has_a_page(tmp_path) -> None:
+    task = fl.problems.random_quadratics(gradient=10.0)
+    fl.tune(task, fl.FedAvg(lr=1.0), rounds=5, lr=[1, 0.3]).write(tmp_path)
+    data = gather([tmp_path])
+    assert data["title"] == "Step sizes of FedAvg"
+    assert [one["lr"] for one in data["sensitivity"]] == [[0.3, 1.0]]
+
+
+def test_the_figure_of_mixed_tasks_and_of_nothing(tmp_path) -> None:
+    _digits_like([range(40)], tmp_path / "a")
+    words = ["report", str(tmp_path), "--figure", "svg"]
+    quadratics = fl.problems.random_quadratics(clients=3)
+    fl.train(quadratics, fl.FedAvg(lr=0.1), rounds=2, objective=False, out=tmp_path / "b")
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    shutil.rmtree(tmp_path / "a")
+    shutil.rmtree(tmp_path / "b")
+    task = fl.Task(fl.models.mlp(2, 1), "squared", (np.ones((4, 2)), np.ones(4)), [range(4)])
+    fl.train(task, fl.FedAvg(lr=0.1), rounds=2, objective=False, out=tmp_path / "c")
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, "nothing to draw" in result.output) == (2, True)
 
 
 def test_the_command_writes_the_page_and_the_figure(folder: Path, tmp_path) -> None:

@@ -175,7 +175,12 @@ def read(folder: str | Path) -> StoredRun:
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # also what is no text at all
         raise FairleadError(f"{place} is no folder of a run: {error}") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
+    kinds = {"task": dict, "seed": int, "target": dict | None}
+    if (
+        not isinstance(about, dict)
+        or about.get("format") != FORMAT
+        or any(name in about and not isinstance(about[name], kinds[name]) for name in kinds)
+    ):
         raise FairleadError(f"{place} is of another version of fairlead")
     if not (place / HISTORY).is_file():
         raise FairleadError(f"{place} has no history: it is no whole folder of a run")

@@ -171,7 +171,7 @@ def train(
     bar = Progress.of(progress, rounds, type(algorithm).__name__)
     course = set_out(task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume)
     stop = Stop(course.keeper is not None)
-    with bar, stop, course.going(stop):
+    with course.bar, stop, course.going(stop):
         course.begin()
         while course.goes_on():
             course.round()
@@ -240,8 +240,10 @@ def set_out(
         checkpoints = checkpoints or folder / CHECKPOINTS
     if not session.first:  # one of several processes, and another one tells and writes
         out, callbacks, bar = None, (), None
-    recorder = out if isinstance(out, Recorder | None) else Recorder(
-        out, resume=from_folder, overwrite=again
+    recorder = (
+        out
+        if isinstance(out, Recorder | None)
+        else Recorder(out, resume=from_folder, overwrite=again)
     )
     if recorder is not None:
         callbacks = [recorder, *callbacks]

@@ -13,6 +13,7 @@ import torch
 from fairlead.algorithms import METHODS, PRESETS
 from fairlead.cli.settings import METHOD_SETTINGS, pairs
 from fairlead.compress import parse as parse_compressor
+from fairlead.engine.ranks import local_device
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import parse
 from fairlead.task import Task
@@ -34,9 +35,9 @@ def build_task(s: dict[str, Any]) -> Task:
         raise unknown("dtype", s["dtype"], ["float32", "float64"])
     given = {
         **{
-            key: s[key]
-            for key in ("split", "split_value", "model", "clients", "device", "weighting", "data")
+            key: s[key] for key in ("split", "split_value", "model", "clients", "weighting", "data")
         },
+        "device": local_device(s["device"]),
         "dtype": None if s["dtype"] is None else getattr(torch, s["dtype"]),
     }
     return make_task(s["task"], given, pairs(s["task_set"]))

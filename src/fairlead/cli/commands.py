@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from fairlead import runs
-from fairlead.checkpoint import Checkpoints
+from fairlead.checkpoint import Checkpoints, listed
 from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.common import app, fail, out, say_split, settings_command, table, title
 from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target
@@ -23,6 +23,8 @@ from fairlead.cli.write import (
     write_run,
 )
 from fairlead.compare import compare
+from fairlead.engine.distribute import Distributed
+from fairlead.engine.ranks import is_first, launched, restarted
 from fairlead.errors import FairleadError, unknown
 from fairlead.report.plots import figure_path
 from fairlead.reproduce import RECIPES, recipe
@@ -62,16 +64,22 @@ def _run(s: dict[str, Any], resume: bool) -> None:
     ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
     folder = None if s["out"] is None else Path(s["out"])
     figure_path(folder or ".", "run", s["figure"])  # before the work, not after it
-    told = trackers(s["track"] or "", folder)
+    told = trackers(s["track"] or "", folder) if is_first() else []
     kept: dict[str, Any] = {}
     if folder is not None:
-        more = {"label": label, "settings": {**s, "out": str(folder)}}
-        recorder = Recorder(folder, more=more, overwrite=s["overwrite"], resume=resume)
         keep = Checkpoints(folder / CHECKPOINTS, every=s["checkpoint_every"])
-        kept = {"out": recorder, "checkpoints": keep, "resume": folder if resume else None}
+        again = bool(restarted() and listed(keep.folder))
+        kept = {"out": folder, "checkpoints": keep, "resume": folder if resume or again else None}
+        if is_first():
+            more = {"label": label, "settings": {**s, "out": str(folder)}}
+            replace = s["overwrite"] or restarted()
+            kept["out"] = Recorder(folder, more=more, overwrite=replace, resume=resume or again)
+    work = local(s)
+    if launched():
+        work["engine"] = Distributed(s["engine"], timeout=s["timeout"])
     result = train(
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]),
-        callbacks=told, **kept, **local(s),
+        callbacks=told, **kept, **work,
     )  # fmt: skip
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
     shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
@@ -81,7 +89,7 @@ def _run(s: dict[str, Any], resume: bool) -> None:
     out.print(shown)
     out.print(f"engine: {result.engine}", highlight=False)
     say_split(built, s)
-    if folder is not None:
+    if folder is not None and is_first():
         out.print(f"written: {write_run(folder, s, result)}", highlight=False)
     if result.stopped == "interrupted":
         out.print(f"stopped in round {result.rounds}: go on with fairlead resume {s['out']}")
@@ -89,7 +97,7 @@ def _run(s: dict[str, Any], resume: bool) -> None:
         raise result.error
 
 
-@settings_command("compare", leave_out={"method", "seed", "checkpoint_every", "track"})
+@settings_command("compare", leave_out={"method", "seed", "checkpoint_every", "track", "timeout"})
 def compare_command(s: dict[str, Any]) -> None:
     """Compare methods, each tuned on the same step sizes. Without arguments: a demo on digits."""
     built = build_task(s)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
 from fairlead.describe import class_labels
+from fairlead.engine.ranks import Lost, is_first
 from fairlead.errors import FairleadError
 from fairlead.task import Task
 from fairlead.tasks import SPLIT_TASKS
@@ -23,14 +24,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
+out = Console(quiet=not is_first(), markup=False)  # one process speaks, and brackets are brackets
 
 
 def fail(error: FairleadError) -> None:
-    """End with the error's sentence instead of a traceback."""
-    console = Console(stderr=True)
-    console.print("error: ", style="bold red", end="")
-    console.print(str(error), markup=False, highlight=False)
+    """End with the error's sentence instead of a traceback; that others are lost, one process says."""
+    if is_first() or not isinstance(error, Lost):
+        console = Console(stderr=True)
+        console.print("error: ", style="bold red", end="")
+        console.print(str(error), markup=False, highlight=False)
     raise typer.Exit(2) from None
 
 

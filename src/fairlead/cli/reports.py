@@ -11,7 +11,7 @@ import typer
 from fairlead.cli.common import app, fail, out
 from fairlead.errors import FairleadError
 from fairlead.report import html, watch
-from fairlead.report.gather import gather
+from fairlead.report.gather import gather, grouped, readable
 from fairlead.report.plots import figure_path, stored_figure
 from fairlead.runs import find
 
@@ -37,7 +37,7 @@ def report_command(
         picture = None if figure is None else figure_path(place.parent, place.stem, figure)
         html.write(data, place)
         if picture is not None:
-            stored_figure(find(folders), picture)
+            stored_figure(grouped(readable(find(folders))[0]), picture)
         written = [place] if picture is None else [place, picture]
         out.print(f"written: {', '.join(map(str, written))}", highlight=False)
     except FairleadError as error:

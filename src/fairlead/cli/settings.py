@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": None,
     "eval_every": 1, "objective": True, "drift": False, "checkpoint_every": None, "track": None,
-    "figure": "png", "overwrite": False, "out": None, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
+    "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
 
@@ -101,6 +101,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "seeds": (int, "how many seeds"),
     "engine": (str, "auto, vmap, loop or debug"),
     "device": (str, "cpu or cuda"),
+    "timeout": (float, "seconds after which a process of several is taken for lost"),
     "dtype": (str, "float32 or float64; the task's own by default"),
     "eval_every": (int, "rounds between evaluations"),
     "objective": (bool, "whether evaluations compute the loss on all training data"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,29 @@ from fairlead import runs
 from fairlead.compare import Comparison
 from fairlead.describe import class_labels
 from fairlead.errors import FairleadError
-from fairlead.report.plots import figure_path, run_figure
+from fairlead.report.plots import MAIN, figure_path, run_figure
 from fairlead.reproduce import Outcome
 from fairlead.task import Task
 from fairlead.tasks import SPLIT_TASKS
 from fairlead.train import Run
 
 
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """What a disk refuses, as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise FairleadError(f"cannot write to {folder}: {error.strerror}") from error
+
+
 def folder_for(path: Path, s: dict[str, Any]) -> Path:
     """A folder with the settings in it."""
-    try:
+    known = {**s, "out": str(path), "fairlead": fairlead.__version__}
+    text = json.dumps(known, indent=2, default=str)
+    with _writing(path):
         path.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(
-            {**s, "out": str(path), "fairlead": fairlead.__version__}, indent=2, default=str
-        )
         (path / "config.json").write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise FairleadError(f"cannot write to {path}: {error.strerror}") from error
     return path
 
 
@@ -43,15 +51,20 @@ def _write_split(folder: Path, task: Task, s: dict[str, Any]) -> str:
 def write_run(folder: Path, s: dict[str, Any], run: Run) -> str:
     """The history as a table and as a picture, beside what the run keeps itself; returns what was
     written."""
-    run.history.to_csv(folder / "history.csv")
-    path = figure_path(folder, "run", s["figure"])
-    run_figure(run, path)
+    with _writing(folder):
+        run.history.to_csv(folder / "history.csv")
+    picture = ""
+    if any(name in run.history for name in MAIN):
+        path = figure_path(folder, "run", s["figure"])
+        run_figure(run, path)
+        picture = f", {path.name}"
     split = _write_split(folder, run.task, s)
-    return f"{folder}/run.json, history.sqlite, history.csv, {path.name}{split}"
+    return f"{folder}/run.json, history.sqlite, history.csv{picture}{split}"
 
 
 def room_for_comparison(folder: Path, s: dict[str, Any]) -> None:
-    """Refuse a folder that holds runs, before the work; with --overwrite they are removed."""
+    """Refuse a folder that holds runs, before the work; with --overwrite those of an earlier comparison
+    are removed."""
     figure_path(folder, "compare", s["figure"])
     held = runs.find(folder) if folder.is_dir() else []
     if held and not s["overwrite"]:
@@ -59,7 +72,8 @@ def room_for_comparison(folder: Path, s: dict[str, Any]) -> None:
             f"{folder} holds {len(held)} runs already: take another folder, or --overwrite"
         )
     for run in held:
-        runs.remove(run.folder)
+        if run.folder == folder / f"{run.label}-{run.seed}":  # none of what else is below
+            runs.remove(run.folder)
     folder_for(folder, s)
 
 
@@ -69,8 +83,9 @@ def write_comparison(folder: Path, s: dict[str, Any], result: Comparison) -> str
         for run in entry.runs:
             more = {"label": label, "target": result.goal, "settings": {**s, "out": str(folder)}}
             run.write(folder / f"{label}-{run.plan.seed}", more)
-    (folder / "table.md").write_text(result.to_markdown(), encoding="utf-8")
-    (folder / "table.csv").write_text(result.to_csv(), encoding="utf-8")
+    with _writing(folder):
+        (folder / "table.md").write_text(result.to_markdown(), encoding="utf-8")
+        (folder / "table.csv").write_text(result.to_csv(), encoding="utf-8")
     runs.write_json(folder / "tuning.json", result.tuning())
     path = figure_path(folder, "compare", s["figure"])
     result.plot(path, s["x"])
@@ -82,8 +97,11 @@ def write_comparison(folder: Path, s: dict[str, Any], result: Comparison) -> str
 def write_outcome(path: Path, outcome: Outcome, quick: bool, figure: str = "png") -> str:
     """Table, claims, numbers and figure of an experiment; returns what was written."""
     folder = folder_for(path, {"experiment": outcome.name, "quick": quick})
-    (folder / "table.md").write_text(outcome.to_markdown(), encoding="utf-8")
-    (folder / "numbers.json").write_text(json.dumps(outcome.numbers, indent=1), encoding="utf-8")
+    with _writing(folder):
+        (folder / "table.md").write_text(outcome.to_markdown(), encoding="utf-8")
+        (folder / "numbers.json").write_text(
+            json.dumps(outcome.numbers, indent=1), encoding="utf-8"
+        )
     path = figure_path(folder, "figure", figure)
     outcome.draw(path)
     return f"{folder}/table.md, numbers.json, {path.name}"

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,9 +27,21 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 or dist.is_initialized()
 
 
-def local_rank() -> int:
-    """Which of the processes on this machine this is."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+def is_first() -> bool:
+    """Whether this process is the one that speaks, as far as its environment tells."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def local_device(device: str) -> str:
+    """This process's own card, where several processes share a machine's."""
+    return (
+        f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and launched() else device
+    )
+
+
+def restarted() -> bool:
+    """Whether torchrun started this process again after one of its like had ended."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 class Lost(FairleadError):
@@ -122,8 +135,13 @@ class Ranks:
 def _connect(backend: str, timeout: float) -> None:
     if dist.is_initialized():
         return
+    limit = timedelta(seconds=timeout)
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+        # processes that were started again must not find the addresses of those before them
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        own = dist.PrefixStore(f"fairlead-{attempt}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
     except (RuntimeError, ValueError) as error:
         raise FairleadError(
             f"the processes of the run did not find each other: {_line(error)}"
@@ -158,4 +176,6 @@ def _answering(ranks: Ranks) -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """The first sentence of an error of torch's, without the place in its source."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"\[/[^\]]*\] ?", "", first).partition(". This is")[0]

@@ -16,6 +16,7 @@ from fairlead.citations import PAPERS
 from fairlead.errors import FairleadError
 from fairlead.history import History
 from fairlead.losses import better_larger
+from fairlead.report.plots import MAIN
 from fairlead.runs import StoredRun, find, flat
 
 AXES = {
@@ -23,28 +24,26 @@ AXES = {
     "bits": "bits up and down", "bits_up": "bits up", "bits_down": "bits down",
     "nominal_up": "nominal bits up", "gradients": "sample gradients", "seconds": "seconds in rounds",
 }  # fmt: skip
-PREFERRED = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
 PERSONAL = ("seed", "began", "after", "engine", "versions", "split", "settings")
+ASKED = ("split", "split_value", "model", "task_set")
+"""Settings of a command that change the task, but not its name."""
 
 
 def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str, Any]:
     """Everything the page shows, as JSON takes it; see `fairlead.report.html`."""
-    stored = find(folders)
-    if not stored:
-        places = ", ".join(map(str, folders))
-        raise FairleadError(f"there is no run in {places}: train with --out first")
-    groups = _groups(stored)
-    labels = _labels(list(groups.values()))
-    metrics = _metrics(run.history for run in stored)
+    stored, problems = readable(find(folders))
     tuned = _tuning(folders)
+    if not stored and not tuned:
+        places = ", ".join(map(str, folders))
+        raise FairleadError(
+            *problems[:1] or [f"there is no run in {places}: train with --out first"]
+        )
+    groups = grouped(stored)
+    metrics = _metrics(run.history for run in stored)
     goal = _goal(stored, tuned)
     first = goal["metric"] if goal and goal["metric"] in metrics else next(iter(metrics), "loss")
-    shown = [
-        _group(label, runs, metrics) for label, runs in zip(labels, groups.values(), strict=True)
-    ]
-    tasks = sorted({str(run.about.get("task", {}).get("name")) for run in stored})
     return {
-        "title": title or f"{', '.join(dict.fromkeys(run.label for run in stored))} on {', '.join(tasks)}",
+        "title": title or _title(stored, tuned),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "fairlead": fairlead.__version__,
         "axes": [{"key": k, "label": v} for k, v in AXES.items() if any(k in r.history for r in stored)],
@@ -54,29 +53,63 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
         ],
         "first": {"metric": first, "axis": "round"},
         "target": goal,
-        "groups": shown,
+        "groups": [_group(label, runs, metrics) for label, runs in groups.items()],
         "splits": _splits(stored),
         "drift": [
-            drift for label, runs in zip(labels, groups.values(), strict=True)
-            if (drift := _drift(label, runs)) is not None
+            drift for label, runs in groups.items() if (drift := _drift(label, runs)) is not None
         ],
         "sensitivity": _sensitivity(stored, tuned, goal, first),
-        "notes": [*(note for one in tuned for note in one.get("notes", [])), *_notes(stored)],
+        "notes": [
+            *(note for one in tuned for note in one.get("notes", [])), *_notes(stored), *problems,
+        ],
         "citations": _citations(stored),
     }  # fmt: skip
 
 
-def _groups(stored: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
-    """Runs that differ in nothing but their seed."""
-    found: dict[str, list[StoredRun]] = {}
+def _title(stored: Sequence[StoredRun], tuned: Sequence[Mapping[str, Any]]) -> str:
+    if not stored:
+        return f"Step sizes of {', '.join(label for one in tuned for label in one['methods'])}"
+    tasks = sorted({str(run.about.get("task", {}).get("name")) for run in stored})
+    return f"{', '.join(dict.fromkeys(run.label for run in stored))} on {', '.join(tasks)}"
+
+
+def readable(stored: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
+    """The runs whose history can be read, and what is wrong with the others."""
+    fine, problems = [], []
+    for run in stored:
+        try:
+            run.history, run.status  # noqa: B018  they are read once and kept
+            fine.append(run)
+        except FairleadError as error:
+            problems.append(str(error))
+    return fine, problems
+
+
+def grouped(stored: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
+    """Runs that differ in nothing but their seed, by a label: the method, and where several groups have
+    it, what tells them apart."""
+    alike: dict[str, list[StoredRun]] = {}
     for run in stored:
         own = {k: v for k, v in run.about.items() if k not in PERSONAL}
-        found.setdefault(json.dumps(own, sort_keys=True, default=str), []).append(run)
-    return found
+        alike.setdefault(_key([own, _asked(run)]), []).append(run)
+    groups: dict[str, list[StoredRun]] = {}
+    for key, runs in alike.items():
+        again = len({run.seed for run in runs}) < len(runs)  # a split may come with its seed
+        for run in runs:
+            groups.setdefault(key + _key(run.about.get("split")) * again, []).append(run)
+    return dict(zip(_labels(list(groups.values())), groups.values(), strict=True))
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _asked(run: StoredRun) -> dict[str, Any]:
+    settings = run.about.get("settings")
+    return {k: settings.get(k) for k in ASKED} if isinstance(settings, dict) else {}
 
 
 def _labels(groups: Sequence[Sequence[StoredRun]]) -> list[str]:
-    """The method, and where several groups have it, what tells them apart."""
     labels = []
     for runs in groups:
         run = runs[0]
@@ -86,7 +119,11 @@ def _labels(groups: Sequence[Sequence[StoredRun]]) -> list[str]:
             continue
         mine, others = _told(run), [_told(twin) for twin in twins]
         apart = [n for n in mine if any(o.get(n) != mine[n] for o in others)]
-        named = [f"{n.rpartition('.')[2]} {_brief(mine[n])}" for n in apart if n not in ("label",)]
+        named = [
+            f"{n.rpartition('.')[2].replace('_', ' ')} {_brief(mine[n])}"
+            for n in apart
+            if n != "label" and mine[n] is not None
+        ]
         labels.append(", ".join([run.label, *named[:3]]))
     again: dict[str, int] = {}
     for place, label in enumerate(labels):
@@ -100,7 +137,7 @@ def _told(run: StoredRun) -> dict[str, Any]:
     """The settings by which groups are told apart, the step size first."""
     own = {k: v for k, v in run.about.items() if k not in (*PERSONAL, "lr", "target")}
     rest = {k: v for k, v in flat(own).items() if k not in ("method.lr", "method.lr.lr")}
-    return {"lr": run.lr, **rest}
+    return {"lr": run.lr, **_asked(run), **rest}
 
 
 def _brief(value: Any) -> str:
@@ -110,7 +147,7 @@ def _brief(value: Any) -> str:
 def _metrics(histories: Iterable[History]) -> list[str]:
     names = dict.fromkeys(name for history in histories for name in history)
     known = [n for n in names if n not in AXES and n != "clients" and not n.startswith("drift/")]
-    return sorted(known, key=lambda n: PREFERRED.index(n) if n in PREFERRED else len(PREFERRED))
+    return sorted(known, key=lambda n: MAIN.index(n) if n in MAIN else len(MAIN))
 
 
 def _group(label: str, runs: Sequence[StoredRun], metrics: Sequence[str]) -> dict[str, Any]:
@@ -179,9 +216,13 @@ def _tuning(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
         for path in sorted({folder / "tuning.json", *folder.glob("*/tuning.json")}):
             if path.is_file():
                 try:
-                    found.append(json.loads(path.read_text(encoding="utf-8")))
-                except (OSError, json.JSONDecodeError) as error:
+                    one = json.loads(path.read_text(encoding="utf-8"))
+                    sizes = [len(method["lr"]) for method in one["methods"].values()]
+                except (OSError, ValueError) as error:
                     raise FairleadError(f"{path} cannot be read: {error}") from error
+                except (TypeError, KeyError, AttributeError):  # another program's
+                    continue
+                found += [one] * bool(sizes)
     return found
 
 
@@ -210,17 +251,15 @@ def _sensitivity(
     ]
     if told:
         return told
-    by_method: dict[str, dict[float, list[StoredRun]]] = {}
+    alike: dict[str, dict[float, list[StoredRun]]] = {}
     for run in stored:
         if run.lr is not None and metric in run.history:
-            by_method.setdefault(run.label, {}).setdefault(run.lr, []).append(run)
-    return [
-        _sensitive(label, sizes, goal, metric) for label, sizes in by_method.items() if len(sizes) > 1
-    ]  # fmt: skip
+            rest = _key({k: v for k, v in _told(run).items() if k != "lr"})
+            alike.setdefault(rest, {}).setdefault(run.lr, []).append(run)
+    return [_sensitive(sizes, goal, metric) for sizes in alike.values() if len(sizes) > 1]
 
 
 def _sensitive(
-    label: str,
     sizes: Mapping[float, Sequence[StoredRun]],
     goal: Mapping[str, Any] | None,
     metric: str,
@@ -239,6 +278,7 @@ def _sensitive(
     order = np.array(rounds if np.isfinite(rounds).any() else finals)
     larger = better_larger(metric) and not np.isfinite(rounds).any()
     whole = np.where(np.isfinite(order), -order if larger else order, np.inf)
+    label = next(iter(sizes.values()))[0].label
     return {
         "label": label, "metric": metric, "lr": sorted(sizes), "rounds": _numbers(rounds),
         "final": _numbers(finals), "best": sorted(sizes)[int(whole.argmin())],

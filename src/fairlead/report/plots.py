@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlead.errors import unknown
+from fairlead.errors import FairleadError, unknown
 from fairlead.losses import better_larger
 
 if TYPE_CHECKING:
@@ -71,8 +71,11 @@ def look(number: int) -> dict[str, Any]:
 
 def save(figure: Any, path: str | Path) -> None:
     """Write a figure in the format of its name; the same figure gives the same bytes."""
-    with in_style():
-        figure.savefig(path, metadata=NO_DATE.get(Path(path).suffix.lower()))
+    try:
+        with in_style():
+            figure.savefig(path, metadata=NO_DATE.get(Path(path).suffix.lower()))
+    except OSError as error:
+        raise FairleadError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -102,12 +105,20 @@ def comparison(result: Comparison, path: str | Path | None, x: str = "round") ->
 
 def run_figure(run: Run, path: str | Path | None, x: str = "round") -> Any:
     """The curves of a single run."""
-    panels = [(name, x) for name in MAIN if name in run.history][:2]
-    return _figure({type(run.algorithm).__name__: [run]}, panels, path, {})
+    return _figure({type(run.algorithm).__name__: [run]}, _main([run], x), path, {})
+
+
+def _main(runs: Sequence[Run | StoredRun], x: str) -> list[tuple[str, str]]:
+    """What tells most about runs: two metrics that all of them have, or else some."""
+    shared = [name for name in MAIN if all(name in run.history for run in runs)]
+    some = [name for name in MAIN if any(name in run.history for run in runs)]
+    if not some:
+        raise FairleadError("there is nothing to draw: no metric was recorded")
+    return [(name, x) for name in (shared or some)[:2]]
 
 
 def _figure(
-    groups: dict[str, list[Run]],
+    groups: Mapping[str, Sequence[Any]],
     panels: list[tuple[str, str]],
     path: str | Path | None,
     targets: dict[str, float | None],
@@ -118,10 +129,19 @@ def _figure(
     with in_style():
         width, height = _style()["figure.figsize"]
         figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+        told: set[str] = set()
         for place, (name, x) in enumerate(panels, 1):
             axes = figure.add_subplot(1, len(panels), place)
-            for number, (label, runs) in enumerate(groups.items()):
+            drawn = {
+                label: (number, having)
+                for number, (label, runs) in enumerate(groups.items())
+                if (having := [run for run in runs if name in run.history])
+            }
+            for label, (number, runs) in drawn.items():
                 _band(axes, label, runs, name, x, look(number))
+            if not told.issuperset(drawn):
+                axes.legend()
+            told.update(drawn)
             goal = targets.get(name)
             if goal is not None:
                 axes.axhline(goal, color="black", linewidth=0.8, linestyle=":")
@@ -136,13 +156,14 @@ def _figure(
                     axes.yaxis.set_minor_formatter("{x:g}")
             axes.set_xlabel(AXES.get(x, x))
             axes.set_ylabel(name.replace("_", " "))
-        figure.axes[0].legend()
         if path is not None:
             save(figure, path)
     return figure
 
 
-def _band(axes: Any, label: str, runs: list[Run], name: str, x: str, drawn: dict[str, Any]) -> None:
+def _band(
+    axes: Any, label: str, runs: Sequence[Any], name: str, x: str, drawn: dict[str, Any]
+) -> None:
     length = min(len(run.history.rows) for run in runs)
     values = np.array([run.history[name][:length] for run in runs])
     at = np.mean([run.history[x][:length] for run in runs], axis=0)
@@ -153,17 +174,15 @@ def _band(axes: Any, label: str, runs: list[Run], name: str, x: str, drawn: dict
         axes.fill_between(at, low, high, color=drawn["color"], alpha=0.2, linewidth=0)
 
 
-def _positive(groups: dict[str, list[Run]], name: str) -> bool:
-    return all((run.history[name] > 0).any() for runs in groups.values() for run in runs)
+def _positive(groups: Mapping[str, Sequence[Any]], name: str) -> bool:
+    histories = [run.history for runs in groups.values() for run in runs if name in run.history]
+    return all((history[name] > 0).any() for history in histories)
 
 
-def stored_figure(runs: Sequence[StoredRun], path: str | Path | None, x: str = "round") -> Any:
+def stored_figure(
+    groups: Mapping[str, Sequence[StoredRun]], path: str | Path | None, x: str = "round"
+) -> Any:
     """The curves of runs that were read from their folders, seeds together."""
-    groups: dict[str, list[Any]] = {}
-    for run in runs:
-        groups.setdefault(
-            run.label if run.lr is None else f"{run.label}, lr {run.lr:g}", []
-        ).append(run)
-    panels = [(name, x) for name in MAIN if all(name in run.history for run in runs)][:2]
+    runs = [run for some in groups.values() for run in some]
     goals = next((run.about["target"] for run in runs if run.about.get("target")), {})
-    return _figure(groups, panels, path, goals)
+    return _figure(groups, _main(runs, x), path, goals)

@@ -186,4 +186,8 @@ def changed(method: Method, name: str, value: Any) -> Method:
     current = getattr(method, name)
     if isinstance(current, Schedule) and _is_number(value):
         value = with_value(current, value)
-    return dataclasses.replace(record, **{name: value})
+    try:
+        return dataclasses.replace(record, **{name: value})
+    except TypeError as error:
+        kind = type(method).__name__
+        raise FairleadError(f"{kind} does not take {value!r} for {name}: {error}") from error
