@@ -30,8 +30,10 @@ def normed() -> fl.Task:
     return fl.Task(net, "cross_entropy", (x, y), parts, test=(x, y), dtype=torch.float64)
 
 
-def cases() -> dict[str, tuple]:
+def cases(device: str = "cpu") -> dict[str, tuple]:
     """Name → task, method, mode, settings."""
+    if device != "cpu":
+        return {name: (uneven(device), METHODS[name], "vmap", RAGGED) for name in LOOP}
     found = {name: (uneven(), method, "vmap", RAGGED) for name, method in METHODS.items()}
     found |= {f"{name} loop": (uneven(), METHODS[name], "loop", WORK) for name in LOOP}
     found["one client"] = (uneven(), METHODS["scaffold"], "vmap", {**WORK, "cohort": 1})
@@ -58,8 +60,8 @@ def cases() -> dict[str, tuple]:
 
 def written(run: fl.Run, name: str, folder: Path) -> None:
     """What is compared."""
-    tensors = {f"state/{k}": t.clone().contiguous() for k, t in run.state.tensors().items()}
-    tensors["buffers"] = run.session.buffers.clone()
+    tensors = {f"state/{k}": t.cpu().clone().contiguous() for k, t in run.state.tensors().items()}
+    tensors["buffers"] = run.session.buffers.cpu().clone()
     save_file(tensors, folder / f"{name}.safetensors")
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in run.history.rows]
     counts = {**run.counters.__dict__, "up": run.ledger.up, "down": run.ledger.down,
@@ -68,9 +70,8 @@ def written(run: fl.Run, name: str, folder: Path) -> None:
     (folder / f"{name}.json").write_text(json.dumps({"rows": rows, "counts": counts, "each": each}))
 
 
-def main(folder: Path, what: str, **engine) -> None:
-    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else None
-    for name, (task, method, mode, settings) in cases().items():
+def main(folder: Path, what: str, device: str = "cpu", **engine) -> None:
+    for name, (task, method, mode, settings) in cases(device).items():
         if what not in ("all", name):
             continue
         setting = fl.Distributed(mode, **engine)
@@ -81,7 +82,7 @@ def main(folder: Path, what: str, **engine) -> None:
         written(run, name, place)
         store = run.session.store
         if store is not None:
-            rows = {k: t.contiguous() for k, t in store.export().items()}
+            rows = {k: t.cpu().contiguous() for k, t in store.export().items()}
             save_file(rows, place / f"{name}.rows")
 
 

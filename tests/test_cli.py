@@ -54,6 +54,22 @@ def test_compare_writes_table_figure_and_histories(tmp_path) -> None:
     }  # fmt: skip
 
 
+def test_a_comparison_replaces_an_earlier_one_and_nothing_else(tmp_path) -> None:
+    _run("run", "--out", str(tmp_path / "mine" / "run"), *SMALL)
+    words = ["compare", "--grid", "1", "--seeds", "1", "--out", str(tmp_path), *SMALL]
+    for method in ("fedavg", "fedprox"):
+        _run(*words, "--methods", method, "--overwrite")
+    found = {str(run.folder.relative_to(tmp_path)) for run in fl.runs.find(tmp_path)}
+    assert found == {"mine/run", "FedProx-0"}
+
+
+def test_a_run_that_measures_nothing_in_a_folder_with_brackets(tmp_path) -> None:
+    out = tmp_path / "a[" / "b] [bold]"
+    task = ["--task", "two-gaussians", "--no-objective", "--batch-size", "5"]
+    text = _run("run", *task, "--rounds", "2", "--steps", "1", "--out", str(out))
+    assert "b] [bold]/run.json" in "".join(text.split("\n"))
+
+
 def test_settings_come_from_toml_and_flags_win(tmp_path) -> None:
     file = tmp_path / "s.toml"
     file.write_text(

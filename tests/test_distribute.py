@@ -118,6 +118,20 @@ def test_every_method_on_several_ranks(count: int, single: Path, tmp_path: Path)
     _rows(single, tmp_path, count)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("count", "backend"), [(1, "nccl"), (2, "gloo")])
+def test_ranks_on_a_gpu(count: int, backend: str, single: Path, tmp_path: Path) -> None:
+    options = json.dumps({"device": "cuda", "backend": backend})
+    finish(launch(count, "ranks.py", str(tmp_path), "all", options))
+    part = tmp_path / "expected"
+    part.mkdir()
+    for name in ranks.LOOP:
+        for file in single.glob(f"{name}.*"):
+            (part / file.name).write_bytes(file.read_bytes())
+    _agree(part, tmp_path, count)
+    _rows(part, tmp_path, count)
+
+
 @pytest.mark.parametrize("cost", [[5.0, 4, 3, 3, 3], [1.0] * 7, [9.0, 1, 1, 1], [2.0]])
 def test_shares_are_fair_and_leave_clients_where_they_are(cost: list[float]) -> None:
     costs = np.array(cost)

@@ -666,6 +666,10 @@ def test_links_are_not_followed_out_of_the_folder(tmp_path) -> None:
 
 
 def test_what_is_no_run_is_refused_in_a_sentence(tmp_path) -> None:
+    _train(tmp_path / "changed", 1)
+    (tmp_path / "changed" / "run.json").write_text('{"format": 1, "task": 3}')
+    with pytest.raises(fl.FairleadError, match="another version"):
+        fl.runs.read(tmp_path / "changed")
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "mine.txt").write_text("x")
     with pytest.raises(fl.FairleadError, match="is no folder of a run"):

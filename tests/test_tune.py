@@ -389,6 +389,7 @@ def test_any_database_url_and_one_study_a_method(tmp_path: Path) -> None:
         ({"lr": (0.1, 1.0), "sampler": "grid"}, "needs a list of values for lr"),
         ({"space": {"lr": [0.1]}}, "given twice"),
         ({"space": {"momentum": [0.5, 1.5]}}, "momentum is 1.5"),
+        ({"space": {"momentum": ["a", "b"]}}, "FedAvg does not take 'a' for momentum"),
         ({"by": "round"}, "did you mean 'rounds'"),
         ({"target": None, "by": "bits"}, "there is none: give target="),
         ({"target": None, "protocol": "papers"}, "there is none: give target="),

@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 def launched() -> bool:
     """Whether this process is one of several, started by torchrun or its like."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 or dist.is_initialized()
+    return int(os.environ.get("WORLD_SIZE", "0")) > 0 or dist.is_initialized()
 
 
 def is_first() -> bool:
@@ -59,7 +59,8 @@ class Ranks:
         self.rank, self.size = 0, 1
         self.device = device
         self._control: Any = None
-        if launched():
+        self.connected = launched()
+        if self.connected:
             _connect(backend or ("nccl" if device.type == "cuda" else "gloo"), timeout)
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             if dist.get_backend() != "gloo":
@@ -72,7 +73,7 @@ class Ranks:
 
     def sum_(self, t: Tensor) -> Tensor:
         """The sum over all processes, in place; bitwise the same everywhere."""
-        if self.size > 1:
+        if self.connected:
             with _answering(self):
                 dist.all_reduce(t)
         return t
@@ -120,12 +121,19 @@ class Ranks:
 
     def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
         """Send tensors to some processes and receive others, in place, from some."""
-        work = [dist.P2POp(dist.isend, t, rank) for rank, t in sorted(give.items())]
-        work += [dist.P2POp(dist.irecv, t, rank) for rank, t in sorted(take.items())]
-        if work:
-            with _answering(self):
-                for waiting in dist.batch_isend_irecv(work):
-                    waiting.wait()
+        if not give and not take:
+            return
+        by_host = self.device.type != "cpu" and dist.get_backend() == "gloo"
+        given = {r: t.cpu() if by_host else t for r, t in give.items()}
+        taken = {r: torch.empty_like(t, device="cpu") if by_host else t for r, t in take.items()}
+        work = [dist.P2POp(dist.isend, t, rank) for rank, t in sorted(given.items())]
+        work += [dist.P2POp(dist.irecv, t, rank) for rank, t in sorted(taken.items())]
+        with _answering(self):
+            for waiting in dist.batch_isend_irecv(work):
+                waiting.wait()
+        if by_host:
+            for rank, t in take.items():
+                t.copy_(taken[rank])
 
     def wait(self) -> None:
         """Until everyone is here."""

@@ -78,7 +78,7 @@ def readable(stored: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
     fine, problems = [], []
     for run in stored:
         try:
-            run.history, run.status  # noqa: B018  they are read once and kept
+            _ = run.history, run.status  # they are read once and kept
             fine.append(run)
         except FairleadError as error:
             problems.append(str(error))
