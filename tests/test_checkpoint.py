@@ -127,23 +127,48 @@ def test_there_must_be_a_checkpoint(tmp_path) -> None:
 
 
 def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path, monkeypatch) -> None:
-    """The third file meets ENOSPC half-way."""
+    """From the third file on the disk is full; the run goes on, and nothing that was written is lost."""
     method, real, calls = fl.Scaffold(lr=0.1), os.fsync, []
 
     def full(handle: int) -> None:
         calls.append(handle)
-        if len(calls) == 5:  # two calls a checkpoint: the file, its folder
+        if len(calls) >= 5:  # two calls a checkpoint: the file, its folder
             raise OSError(28, "No space left on device")
         real(handle)
 
     monkeypatch.setattr(os, "fsync", full)
     keep = fl.Checkpoints(tmp_path, every=1)
-    with pytest.raises(fl.FairleadError, match=r"round 3 could not be written.*No space left"):
-        fl.train(uneven(), method, rounds=6, checkpoints=keep, **WORK)
+    with pytest.warns(UserWarning, match=r"round 3 could not be written.*No space left") as said:
+        run = fl.train(uneven(), method, rounds=6, checkpoints=keep, **WORK)
+    assert len(said) == 1
     monkeypatch.undo()
-    assert [read(path).round for path in tmp_path.iterdir()] in ([1, 2], [2, 1])
-    rest = fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK)
-    _same(rest, fl.train(uneven(), method, rounds=6, **WORK))
+    assert sorted(read(path).round for path in tmp_path.iterdir()) == [1, 2]
+    whole = fl.train(uneven(), method, rounds=6, **WORK)
+    _same(run, whole)
+    _same(fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK), whole)
+
+
+def test_a_disk_that_has_room_again_is_written_to(tmp_path, monkeypatch) -> None:
+    real, calls = os.fsync, []
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    keep = fl.Checkpoints(tmp_path, every=2, last=9)
+    with pytest.warns(UserWarning, match="round 4 could not be written"):
+        fl.train(uneven(), fl.Scaffold(lr=0.1), rounds=7, checkpoints=keep, **WORK)
+    assert [read(path).round for path in listed(tmp_path)] == [2, 5, 6, 7]
+
+
+def test_a_new_run_leaves_the_checkpoints_of_another_alone(tmp_path) -> None:
+    fl.train(uneven(), fl.Scaffold(lr=0.1), rounds=5, checkpoints=tmp_path, **WORK)
+    with pytest.raises(fl.FairleadError, match="holds checkpoints of an earlier run"):
+        fl.train(uneven(), fl.Scaffold(lr=0.2), rounds=3, checkpoints=tmp_path, **WORK)
+    assert [read(path).round for path in listed(tmp_path)] == [5]
 
 
 PROGRAM = """

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -114,12 +115,21 @@ class Keeper:
     """Writes the checkpoints of one run."""
 
     def __init__(
-        self, setting: Checkpoints, config: dict[str, Any], ranks: Ranks | None = None
+        self,
+        setting: Checkpoints,
+        config: dict[str, Any],
+        ranks: Ranks | None = None,
+        fresh: bool = False,
     ) -> None:
         self.setting, self.config = setting, config
         self.ranks = ranks if ranks is not None and ranks.size > 1 else None
         self.folder = Path(setting.folder)
-        self.since, self.written = time.monotonic(), -1
+        self.since, self.written, self.failed = time.monotonic(), -1, False
+        if fresh and listed(self.folder):
+            raise FairleadError(
+                f"{self.folder} holds checkpoints of an earlier run: go on from them with resume, or take "
+                "another folder"
+            )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -128,8 +138,20 @@ class Keeper:
     def due(self, round: int) -> bool:
         """Whether one should be written after this round."""
         every, minutes = self.setting.every, self.setting.minutes
-        by_round = every is not None and round % every == 0
+        by_round = (every is not None and round % every == 0) or self.failed
         return by_round or (minutes is not None and time.monotonic() - self.since > 60 * minutes)
+
+    def try_to_write(
+        self, round: int, state: State, session: Session, history: History, seconds: float
+    ) -> None:
+        """Write one if the disk lets us; else say so once, and try again after the next round."""
+        try:
+            self.write(round, state, session, history, seconds)
+            self.failed = False
+        except FairleadError as error:
+            if not self.failed:
+                warnings.warn(f"{error}; the run goes on and tries again", stacklevel=2)
+            self.failed = True
 
     def write(
         self, round: int, state: State, session: Session, history: History, seconds: float

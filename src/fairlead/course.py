@@ -195,7 +195,7 @@ class Course:
             self.stopped = "interrupted"
         if keeper is not None and (due or not self.goes_on()):
             self.session.settle()
-            keeper.write(self.done, self.state, self.session, self.history, self.clock)
+            keeper.try_to_write(self.done, self.state, self.session, self.history, self.clock)
 
     def _record(self, clients: int, found: Mapping[str, float] | None = None) -> bool:
         session, plan = self.session, self.plan

@@ -221,6 +221,28 @@ def set_out(
     resume: Run | str | Path | None = None,
 ) -> Course:
     """A run before its first round, with everything checked."""
+    try:
+        return _set_out(
+            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume
+        )
+    except FairleadError as error:
+        if isinstance(out, Recorder):
+            out.failed(error)
+        raise
+
+
+def _set_out(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    plan: Plan,
+    local: Batches,
+    engine: Mode | Simulate,
+    bar: Progress | None,
+    callbacks: Sequence[Callback],
+    out: str | Path | Recorder | None,
+    checkpoints: str | Path | Checkpoints | None,
+    resume: Run | str | Path | None,
+) -> Course:
     weights = task.client_weights(plan.weighting)
     _check(task, algorithm, plan, local)
     algorithm = algorithm.bind(task.layers, task.domain)
@@ -238,21 +260,18 @@ def set_out(
     if out is not None:
         folder = out.folder if isinstance(out, Recorder) else Path(out)
         checkpoints = checkpoints or folder / CHECKPOINTS
-    if not session.first:  # one of several processes, and another one tells and writes
-        out, callbacks, bar = None, (), None
-    recorder = (
-        out
-        if isinstance(out, Recorder | None)
-        else Recorder(out, resume=from_folder, overwrite=again)
-    )
-    if recorder is not None:
-        callbacks = [recorder, *callbacks]
     if checkpoints is not None or from_folder:
         config["task"] = task.fingerprint()
     keeper = None
     if checkpoints is not None:
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
-        keeper = Keeper(given, config, getattr(session, "ranks", None))
+        fresh = resume is None and out is None and session.first
+        keeper = Keeper(given, config, getattr(session, "ranks", None), fresh)
+    if not session.first:  # one of several processes, and another one tells and writes
+        out, callbacks, bar = None, (), None
+    if out is not None and not isinstance(out, Recorder):
+        out = Recorder(out, resume=from_folder, overwrite=again)
+    callbacks = callbacks if out is None else [out, *callbacks]
     bar = bar or Progress(False, plan.rounds, "")
     course = Course(task, algorithm, plan, session, config, callbacks, keeper, bar)
     try:

@@ -48,6 +48,11 @@ def resume_command(
     """Go on with a run that was stopped or killed, from its newest checkpoint, to the same bytes."""
     try:
         settings = runs.read(folder).about.get("settings")
+        if not listed(folder / CHECKPOINTS):
+            raise FairleadError(
+                f"{folder} has no checkpoint to go on from: comparisons keep none, and a run writes its first "
+                "after ten minutes or --checkpoint-every rounds"
+            )
         if not isinstance(settings, dict):
             raise FairleadError(
                 f"the run in {folder} was not begun by a command: resume it with fl.train(resume=…)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Annotated, Any
@@ -25,6 +26,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 out = Console(quiet=not is_first(), markup=False)  # one process speaks, and brackets are brackets
+
+
+@app.callback()
+def speak() -> None:
+    """Federated optimization when clients' data differ."""
+    warnings.showwarning = _warn  # sentences, without the place in the source
+
+
+def _warn(message: Any, *place: Any, **more: Any) -> None:
+    console = Console(stderr=True, quiet=not is_first())
+    console.print("warning: ", style="yellow", end="")
+    console.print(str(message), markup=False, highlight=False)
 
 
 def fail(error: FairleadError) -> None:

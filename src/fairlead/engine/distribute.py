@@ -23,16 +23,9 @@ from fairlead.data.batches import Batches, Draw
 from fairlead.engine.clients import Single
 from fairlead.engine.mail import Mail, Residuals
 from fairlead.engine.ranks import Ranks
+from fairlead.engine.replies import Collected, split_reply
 from fairlead.engine.shares import balanced, move_rows
-from fairlead.engine.simulate import (
-    Collected,
-    Ids,
-    Program,
-    Session,
-    Simulate,
-    SimulatedCohort,
-    split_reply,
-)
+from fairlead.engine.simulate import Ids, Program, Session, Simulate, SimulatedCohort
 from fairlead.errors import FairleadError, unknown
 from fairlead.evaluation import Spread
 from fairlead.task import Task

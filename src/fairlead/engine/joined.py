@@ -22,7 +22,8 @@ from fairlead.data.batches import Draw
 from fairlead.engine.choose import unstackable
 from fairlead.engine.clients import Stacked, Work, augment_keys, large_batch
 from fairlead.engine.mail import Mail
-from fairlead.engine.simulate import Session, SimulatedCohort, rows_of, split_reply
+from fairlead.engine.replies import rows_of, split_reply
+from fairlead.engine.simulate import Session, SimulatedCohort
 from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError
 from fairlead.rng import normal

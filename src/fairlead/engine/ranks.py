@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from fairlead.errors import FairleadError
 
@@ -145,10 +147,10 @@ def _connect(backend: str, timeout: float) -> None:
         return
     limit = timedelta(seconds=timeout)
     try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+        store, rank, size = next(rendezvous("env://", timeout=limit))
         # processes that were started again must not find the addresses of those before them
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        own = dist.PrefixStore(f"fairlead-{attempt}", store)
+        own = PrefixStore(f"fairlead-{attempt}", store)
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
     except (RuntimeError, ValueError) as error:
         raise FairleadError(

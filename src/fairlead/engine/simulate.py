@@ -12,7 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
@@ -28,6 +28,7 @@ from fairlead.engine.clients import Counters, Single, Stacked, Work
 from fairlead.engine.ledger import Exchange, Ledger
 from fairlead.engine.mail import Mail, Residuals
 from fairlead.engine.memory import clients_that_fit, keep_freed_memory
+from fairlead.engine.replies import Collected, bits_of, rows_of, split_reply
 from fairlead.engine.store import ClientStore
 from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError, unknown
@@ -277,18 +278,6 @@ class Session:
         self._twins.clear()
 
 
-@dataclass
-class Collected:
-    """What came from clients in an exchange: weighted sums of what they sent, their buffers, and their
-    bits."""
-
-    up: Ids
-    nominal: float = 0.0
-    kind: type[Any] = Upload
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    buffers: Tensor | None = None
-
-
 class SimulatedCohort(Cohort):
     """The clients of one round that answer, run on one device."""
 
@@ -360,42 +349,13 @@ class SimulatedCohort(Cohort):
     ) -> None:
         """Note an exchange: its bits, and the buffers it moved."""
         session = self.session
-        extra = 0 if buffers is None else _bits(buffers)  # statistics travel both ways
+        extra = 0 if buffers is None else bits_of(buffers)  # statistics travel both ways
         if buffers is not None:
             session.buffers = buffers
         everyone = np.zeros(len(self.sampled), np.int64)
         everyone[np.searchsorted(self.sampled, self.ids)] = up + extra
-        down = sum(map(_bits, broadcast.values())) + extra
+        down = sum(map(bits_of, broadcast.values())) + extra
         nominal += extra * len(self.ids)
         session.ledger.add(Exchange(self.round, self.sampled, down, everyone, nominal))
         session.counters.exchanges += 1
         self.exchange += 1
-
-
-def _bits(t: Tensor) -> int:
-    return 8 * t.element_size() * t.numel()
-
-
-def rows_of(value: Tensor, count: int) -> Tensor:
-    """A vector of one client, or one that all clients share, as rows of a matrix."""
-    return value.expand(count, -1) if value.dim() == 1 else value
-
-
-def split_reply(
-    returned: Any, clients: int, sent: dict[str, Tensor]
-) -> tuple[Upload, Memory | None]:
-    """What a program returned, checked."""
-    upload, kept = returned if isinstance(returned, tuple) else (returned, None)
-    if not isinstance(upload, Upload):
-        raise FairleadError(
-            f"a client program returned {type(upload).__name__}: return an Upload, "
-            "or an Upload and a Memory"
-        )
-    for name, v in upload.tensors().items():
-        lost = v.dim() == 1 and clients > 1 and len(v) == clients
-        if v.dim() == 0 or (lost and all(v.shape != t.shape for t in sent.values())):
-            raise FairleadError(
-                f"the upload {name} has shape {tuple(v.shape)}: vectors keep their last axis, "
-                "for example norm(dim=-1, keepdim=True)"
-            )
-    return upload, kept
