@@ -33,6 +33,7 @@ bench: setup
 	$(BIN)/python benchmarks/images.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/history.py
+	$(BIN)/python benchmarks/processes.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

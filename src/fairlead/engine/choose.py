@@ -139,7 +139,7 @@ def _key(session: Session, draw: Draw) -> str:
     device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
     shapes = [tuple(t.shape[1:]) for t in task.data]
     parts = (repr(task.model), task.dim, tuple(draw.index.shape), shapes, str(task.dtype), device,
-             session.threads, torch.__version__)  # fmt: skip
+             session.threads, session.crowd, torch.__version__)  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

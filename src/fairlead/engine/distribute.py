@@ -90,7 +90,7 @@ class DistributedSession(Session):
         clients = np.arange(task.clients)
         self.owner = clients % ranks.size
         self.pinned = _shards(setting, ranks, task)
-        self.first, mine = ranks.first, None
+        self.first, self.crowd, mine = ranks.first, ranks.size, None
         task = copy.copy(task)
         if self.pinned:
             self.owner = balanced(task.sizes.astype(float), self.owner, ranks.size)
@@ -114,12 +114,14 @@ class DistributedSession(Session):
     def prepare(self, ids: Ids) -> None:
         share = self.share(ids, self.task.sizes[ids].astype(float))
         mine = ids[share == self.ranks.rank] if (share == self.ranks.rank).any() else ids[:1]
+        self.ranks.wait()
+        super().prepare(mine)  # all measure at once, as they will run
         if self.ranks.first:
-            super().prepare(mine)
             self.report = f"{self.report.partition('; ')[0]}; {self.ranks.size} ranks"
         how = self.ranks.tell(self.how() if self.ranks.first else None)
         if not self.ranks.first:
             self.take(how)
+            torch.set_num_threads(self.operator_threads)
             super().prepare(mine)
 
     def take(self, how: dict[str, Any]) -> None:

@@ -76,6 +76,8 @@ class Session:
 
     alone = True
     """Whether the run has no other processes."""
+    crowd = 1
+    """How many processes work at the same time."""
     first = True
     """Whether this is the process that writes and tells."""
 
