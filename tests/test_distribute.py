@@ -21,6 +21,7 @@ import fairlead as fl
 from fairlead.engine.shares import balanced
 
 HERE = Path(__file__).parent
+PATHS = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
 
 
 def free_port() -> int:
@@ -33,7 +34,8 @@ def launch(count: int, *words: str, **more: str) -> list[subprocess.Popen]:
     """Start a program once a rank, as torchrun does."""
     env = {
         **os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error", **more,
+        "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error",
+        "PYTHONPATH": PATHS, **more,
     }  # fmt: skip
     return [
         subprocess.Popen(
@@ -187,9 +189,8 @@ if run.session.first:
 def test_a_run_goes_on_with_another_number_of_ranks(name: str, tmp_path: Path) -> None:
     script = tmp_path / "resume.py"
     script.write_text(RESUME)
-    here = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     for count, rounds in ((2, 3), (3, 5), (1, 6), (2, 8)):
-        finish(launch(count, str(script), str(tmp_path), name, str(rounds), **here))
+        finish(launch(count, str(script), str(tmp_path), name, str(rounds)))
     settings = {**ranks.RAGGED, "rounds": 8}
     whole = fl.train(ranks.uneven(), ranks.METHODS[name], engine="vmap", **settings)
     found = load_file(tmp_path / f"{name}.safetensors")
@@ -228,10 +229,7 @@ if run.session.first:
 def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
     script = tmp_path / "dies.py"
     script.write_text(DIES)
-    env = {
-        **os.environ, "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
     for what in ("die", "live"):
         words = [
             sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts",
@@ -270,7 +268,7 @@ def test_the_command_under_torchrun(tmp_path: Path) -> None:
     words = ["run", "--task", "digits", "--rounds", "4", "--engine", "vmap", "--lr", "0.5"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
                 "--master-port", str(free_port()), "-m", "fairlead"]  # fmt: skip
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
     done = subprocess.run(
         [*torchrun, *words, "--out", str(tmp_path / "two")], env=env, capture_output=True, text=True,
         timeout=300,
