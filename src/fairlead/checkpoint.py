@@ -101,6 +101,7 @@ class Saved:
     def restore(self, state: State, session: Session) -> State:
         """Put everything back into a fresh session; returns the server's state."""
         place = session.task.device
+        session.place(self.part("places"))
         for shard in [self, *(_read(path) for path in self.shards)]:
             shard.restore_rows(session)
         session.buffers = self.tensors["buffers"].to(place)
@@ -297,6 +298,7 @@ def _collected(
     for field, rows in session.residuals.export().items():
         tensors |= {f"residuals/{field}/{name}": t for name, t in rows.items()}
     tensors |= {f"ledger/{name}": t for name, t in _ledger_tensors(session.ledger).items()}
+    tensors |= {f"places/{name}": t for name, t in session.places().items()}
     tensors["buffers"] = session.buffers
     tensors["history"] = torch.tensor(table, dtype=torch.float64)
     tensors["given"] = torch.tensor(given, dtype=torch.bool)

@@ -181,6 +181,14 @@ class DistributedSession(Session):
             self.owner[ids] = share
         self.touched[ids] = True
 
+    def places(self) -> dict[str, Tensor]:
+        count = torch.tensor([self.ranks.size])
+        return {"owner": torch.from_numpy(self.owner.copy()), "count": count}
+
+    def place(self, saved: dict[str, Tensor]) -> None:
+        if saved and int(saved["count"]) == self.ranks.size and not self.pinned:
+            self.owner = saved["owner"].numpy().copy()
+
     def load_rows(self, store: Any, rows: dict[str, Tensor]) -> None:
         ids = rows["ids"].numpy()
         self.touched[ids] = True

@@ -169,6 +169,13 @@ class Session:
         """What any of the processes asks for."""
         return list(asked)
 
+    def places(self) -> dict[str, Tensor]:
+        """Which process has which clients, where there are several."""
+        return {}
+
+    def place(self, saved: dict[str, Tensor]) -> None:
+        """Have clients lie where they lay: equal bytes need equal shares."""
+
     def load_rows(self, store: ClientStore[Any], rows: dict[str, Tensor]) -> None:
         """Put clients' rows back."""
         store.load(rows)
