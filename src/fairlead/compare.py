@@ -180,79 +180,73 @@ def compare(
         raise FairleadError(f"{single[0]} is of single runs: leave it or together out")
     if together is None:
         together = not single and pays(task, rounds=rounds, **settings)
-    tune = _at_once if together else _one_by_one
-    entries = {
-        label: tune(task, label, method, rounds, seeds, grid, metric, goal, progress, settings)
-        for label, method in named.items()
-    }
+    search = _Search(task, rounds, seeds, grid, metric, goal, progress, settings)
+    tune = search.at_once if together else search.one_by_one
+    entries = {label: tune(label, method) for label, method in named.items()}
     return Comparison(entries, metric, goal, rounds, settings.get("weighting", "uniform"))
 
 
-def _at_once(
-    task: Task,
-    label: str,
-    method: Any,
-    rounds: int,
-    seeds: Sequence[int],
-    grid: Sequence[float] | None,
-    metric: str,
-    goal: float | None,
-    progress: bool | None,
-    settings: dict[str, Any],
-) -> Entry:
-    """All step sizes and seeds of a method together; the best step size's runs are the result."""
-    made = {lr: method.with_lr(with_value(method.lr, lr)) for lr in grid or ()}
-    made = made or {base_lr(method): method}
-    pairs = [(lr, seed) for lr in made for seed in seeds]
-    bar = Progress.of(progress, rounds * len(pairs), label)
-    work = [(made[lr], seed) for lr, seed in pairs]
-    found = train_many(task, work, rounds=rounds, progress=bar, **settings)
-    runs = {lr: [r for (at, _), r in zip(pairs, found, strict=True) if at == lr] for lr in made}
-    sign = -1 if better_larger(metric) else 1
-    used: dict[float, float] = {}
-    finals: dict[float, float] = {}
-    for lr, mine in runs.items():
-        reached = [None if goal is None else run.rounds_to(metric, goal) for run in mine]
-        each = [math.inf if k is None else k for k in reached]
-        used[lr] = 0.0 if goal is None else float(np.mean(each))
-        lost = any(run.stopped == "diverged" for run in mine)
-        last = [run.history.last(metric) for run in mine]
-        finals[lr] = sign * math.inf if lost else float(np.mean(last))
-    best = min(made, key=lambda lr: (used[lr], sign * finals[lr]))
-    tried = bool(grid)
-    return Entry(label, made[best], runs[best], used if tried else {}, finals if tried else {})
+@dataclass(frozen=True)
+class _Search:
+    """How every method of a comparison is tuned and run."""
 
+    task: Task
+    rounds: int
+    seeds: Sequence[int]
+    grid: Sequence[float] | None
+    metric: str
+    goal: float | None
+    progress: bool | None
+    settings: dict[str, Any]
 
-def _one_by_one(
-    task: Task,
-    label: str,
-    method: Any,
-    rounds: int,
-    seeds: Sequence[int],
-    grid: Sequence[float] | None,
-    metric: str,
-    goal: float | None,
-    progress: bool | None,
-    settings: dict[str, Any],
-) -> Entry:
-    """Tune on the grid, then train with every seed."""
-    total = (len(grid or []) + 1) * len(seeds)
-    with Progress.of(progress, total, label) as bar:
-        done = 0
-
-        def one(method: Algorithm[Any, Any], limit: int, **more: Any) -> Run:
-            nonlocal done
-            run = train(task, method, rounds=limit, progress=False, **{**settings, **more})
-            done += 1
-            bar.update(min(done, total), run.history.rows[-1], f"{label}, lr {base_lr(method):g}")
-            return run
-
-        tuning: dict[float, float] = {}
+    def at_once(self, label: str, method: Any) -> Entry:
+        """All step sizes and seeds of a method together; the best step size's runs are the result."""
+        task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
+        metric, goal = self.metric, self.goal
+        made = {lr: method.with_lr(with_value(method.lr, lr)) for lr in grid or ()}
+        made = made or {base_lr(method): method}
+        pairs = [(lr, seed) for lr in made for seed in seeds]
+        bar = Progress.of(self.progress, rounds * len(pairs), label)
+        work = [(made[lr], seed) for lr, seed in pairs]
+        found = train_many(task, work, rounds=rounds, progress=bar, **self.settings)
+        runs = {lr: [r for (at, _), r in zip(pairs, found, strict=True) if at == lr] for lr in made}
+        sign = -1 if better_larger(metric) else 1
+        used: dict[float, float] = {}
         finals: dict[float, float] = {}
-        if grid:
-            method, tuning, finals = _tuned(one, method, grid, metric, goal, rounds, seeds)
-        runs = [one(method, rounds, seed=seed) for seed in seeds]
-    return Entry(label, method, runs, tuning, finals)
+        for lr, mine in runs.items():
+            reached = [None if goal is None else run.rounds_to(metric, goal) for run in mine]
+            each = [math.inf if k is None else k for k in reached]
+            used[lr] = 0.0 if goal is None else float(np.mean(each))
+            lost = any(run.stopped == "diverged" for run in mine)
+            last = [run.history.last(metric) for run in mine]
+            finals[lr] = sign * math.inf if lost else float(np.mean(last))
+        best = min(made, key=lambda lr: (used[lr], sign * finals[lr]))
+        tried = bool(grid)
+        return Entry(label, made[best], runs[best], used if tried else {}, finals if tried else {})
+
+    def one_by_one(self, label: str, method: Any) -> Entry:
+        """Tune on the grid, then train with every seed."""
+        task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
+        metric, goal = self.metric, self.goal
+        total = (len(grid or []) + 1) * len(seeds)
+        with Progress.of(self.progress, total, label) as bar:
+            done = 0
+
+            def one(method: Algorithm[Any, Any], limit: int, **more: Any) -> Run:
+                nonlocal done
+                run = train(task, method, rounds=limit, progress=False, **{**self.settings, **more})
+                done += 1
+                bar.update(
+                    min(done, total), run.history.rows[-1], f"{label}, lr {base_lr(method):g}"
+                )
+                return run
+
+            tuning: dict[float, float] = {}
+            finals: dict[float, float] = {}
+            if grid:
+                method, tuning, finals = _tuned(one, method, grid, metric, goal, rounds, seeds)
+            runs = [one(method, rounds, seed=seed) for seed in seeds]
+        return Entry(label, method, runs, tuning, finals)
 
 
 def _tuned(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def best(history: History) -> dict[str, float]:
     return found
 
 
-class Tracker(Callback):
+class Tracker(Callback, ABC):
     """Tells a run to another program. Rows that could not be told wait, and are tried again later and
     at the end; the training goes on meanwhile, and one warning says so.
 
@@ -86,17 +87,17 @@ class Tracker(Callback):
 
     # -- what a tracker is made of ------------------------------------------------------------------
 
+    @abstractmethod
     def open(self, first: int) -> float:
         """Get ready for rows from a round on; returns the last round that is known there already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, row: Mapping[str, float]) -> None:
         """Tell one row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self, why: str, best: Mapping[str, float]) -> None:
         """Tell why the run ended and the best values of its metrics, and let go."""
-        raise NotImplementedError
 
     def drop(self) -> None:
         """Let go after a failure."""
