@@ -21,7 +21,7 @@ from torch import Tensor
 from fairlead.compress import Compressor
 from fairlead.domain import Simplex
 from fairlead.errors import FairleadError
-from fairlead.schedules import Rate
+from fairlead.schedules import Rate, rate_at
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -155,13 +155,19 @@ class Cohort(ABC):
     """The number of rounds finished before this one."""
     first: bool
     """Whether no round has taken place yet."""
-    share: float
-    """The weight of the clients that answered among all clients: |S|/N for uniform weights."""
+    share: Any
+    """The weight of the clients that answered among all clients: |S|/N for uniform weights. A number,
+    or a tensor of one where rounds are recorded."""
 
     @abstractmethod
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
         """One exchange: send `broadcast`, let every client run `program(client, **broadcast)`,
         collect. A program returns its upload, or the upload and what the client keeps."""
+
+    def rate(self, rate: Rate) -> Any:
+        """A server's step size in this round. Prefer it to asking for `round`: a program that does not
+        depend on the round's number can be recorded once and played again."""
+        return rate_at(rate, self.round, self.round)
 
 
 class Algorithm(ABC, Generic[S, M]):

@@ -190,8 +190,17 @@ class QSGD(Compressor):
         norm = 8 * code["norm"].element_size()
         if self.wire == "fixed":
             return norm + 8 * math.ceil(d * self.width / 8)
-        lengths = [self._fields(row)[1].sum() for row in code["q"]]
-        return torch.tensor([norm + 8 * math.ceil(int(n) / 8) for n in lengths])
+        return norm + 8 * ((self._elias_bits(code["q"]) + 7) // 8)
+
+    def _elias_bits(self, q: Tensor) -> Tensor:
+        """How many bits `_fields` has for each row (S, d), counted where the rows lie."""
+        used = q != 0
+        place = torch.arange(1, q.shape[-1] + 1, device=q.device)
+        last = torch.where(used, place, 0).cummax(-1).values
+        before = torch.nn.functional.pad(last[..., :-1], (1, 0))
+        widths = _gamma_widths(place - before) + 1 + _gamma_widths(q.abs().long())
+        count = used.sum(-1)
+        return torch.where(used, widths, 0).sum(-1) + _gamma_widths(count + 1)
 
     def _fields(self, q: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Values and widths in the Elias format: how many levels are not zero, then for each its
@@ -227,6 +236,11 @@ class QSGD(Compressor):
             "norm": norm,
             "q": torch.from_numpy(q).to(torch.int8 if self.s < 128 else torch.int16),
         }
+
+
+def _gamma_widths(n: Tensor) -> Tensor:
+    """Bits of whole numbers above zero in Elias gamma code."""
+    return 2 * torch.frexp(n.double().clamp(min=1)).exponent.long() - 1
 
 
 def _count(k: int | float, d: int) -> int:

@@ -166,7 +166,7 @@ class Course:
         begin = time.perf_counter()
         clients = self.cohort()
         if clients is not None:
-            self.state = self.algorithm.round(self.state, clients)
+            self.state = self.session.play(self.algorithm, self.state, clients)
             self.session.counters.steps += clients.longest
         self.spend(begin, wait=self.looks)
         self.after()
@@ -202,8 +202,7 @@ class Course:
         session.settle()
         counts, ledger = session.counters, session.ledger
         if found is None:
-            x, buffers = self.state.x, session.buffers
-            found = session.task.evaluate(x, buffers, plan.weighting, plan.objective)
+            found = session.evaluate(self.state.x, plan.weighting, plan.objective)
         row = {
             "round": self.done, **found, "clients": clients, "gradients": counts.gradients,
             "communications": self.done * self.algorithm.communications(),

@@ -140,6 +140,20 @@ def evaluated(
     objective: bool,
 ) -> dict[str, float]:
     """What `Task.evaluate` gives."""
+    values = measured(task, x, buffers, weighting, objective)
+    if not values:
+        return {}
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+
+def measured(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor | None,
+    weighting: str | Sequence[float],
+    objective: bool,
+) -> dict[str, Tensor]:
+    """The same, on the task's device."""
     values: dict[str, Tensor] = {}
     with torch.no_grad():
         if objective:
@@ -149,9 +163,7 @@ def evaluated(
             values["distance"] = (x - task.optimum).norm()
             if objective:
                 values["gap"] = values["loss"] - _least(task, task.optimum, weighting, buffers)
-    if not values:
-        return {}
-    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+    return values
 
 
 def _least(

@@ -53,7 +53,7 @@ def philox(
     return c0, c1, c2, c3
 
 
-def words(seed: int, purpose: Purpose, round: int, client: Word, step: Word, block: Word) -> Tensor:
+def words(seed: int, purpose: Purpose, round: Word, client: Word, step: Word, block: Word) -> Tensor:
     """Four random 32-bit words for every block of every (round, client, step): (…, 4)."""
     key = (seed & _LOW, ((seed >> 32) ^ (int(purpose) * 0x85EBCA6B)) & _LOW)
     return torch.stack(torch.broadcast_tensors(*philox((block, step, client, round), key)), dim=-1)
@@ -66,7 +66,7 @@ def uniform(seed: int, purpose: Purpose, round: int, client: Tensor, count: int)
     return (bits.to(torch.float64) + 0.5) / 2**32
 
 
-def normal(seed: int, round: int, client: Tensor, step: int, count: int) -> Tensor:
+def normal(seed: int, round: Word, client: Tensor, step: int, count: int) -> Tensor:
     """`count` standard normal numbers for every client, float64, by Box and Muller: (S, count)."""
     blocks = torch.arange(-(-count // 4), device=client.device)
     bits = words(seed, Purpose.NOISE, round, client[:, None], step, blocks)

@@ -290,12 +290,19 @@ class Task(Made):
         """The full local gradients of S clients, with at most `limit` samples at a time, and the
         buffers after the pass."""
         sizes, owners = self.sizes[clients], torch.from_numpy(clients).to(self.store)
-        n = torch.from_numpy(sizes).to(self.device)[:, None]
-        largest = int(sizes.max())  # a model that mixes samples sees all of a client's at once
-        width = largest if self.mixes_samples else max(1, min(largest, limit // len(sizes)))
+        n = torch.from_numpy(sizes).to(self.device)
+        return self.passed(owners, n, int(sizes.max()), x, buffers, limit)
+
+    def passed(
+        self, owners: Tensor, sizes: Tensor, largest: int, x: Tensor, buffers: Tensor, limit: int
+    ) -> tuple[Tensor, Tensor]:
+        """`full_grads` of clients of these sizes, at most `largest`, with everything on the device."""
+        n, count = sizes[:, None], len(sizes)
+        # a model that mixes samples sees all of a client's at once
+        width = largest if self.mixes_samples else max(1, min(largest, limit // count))
         total: Tensor | float = 0.0
-        for first in range(0, int(sizes.max()), width):
-            index = first + torch.arange(width, device=self.device).expand(len(sizes), width)
+        for first in range(0, largest, width):
+            index = first + torch.arange(width, device=self.device).expand(count, width)
             weights = (index < n).to(self.dtype) / n
             block = self.samples(owners, torch.where(index < n, index, 0).to(self.store))
             g, buffers = self.grads(x, block, weights, buffers)

@@ -68,7 +68,7 @@ class Run:
     @property
     def engine(self) -> str:
         """How the run was executed, and why so."""
-        return self.session.report
+        return self.session.told
 
     def model(self) -> torch.nn.Module:
         """The trained model: the task's module with the final weights and buffers."""

@@ -101,7 +101,10 @@ class _Held(Cohort):
 
     def __init__(self, cohort: Cohort, theta: float, centre: Tensor) -> None:
         self.cohort, self.theta, self.centre = cohort, theta, centre
-        self.round, self.first, self.share = cohort.round, cohort.first, cohort.share
+        self.first, self.share, self.rate = cohort.first, cohort.share, cohort.rate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cohort, name)  # the round's number, only where someone asks for it
 
     def run(self, program: Callable[..., Any], **broadcast: Tensor) -> Replies[Any]:
         def held(client: Client[Any], centre: Tensor, **down: Tensor) -> Any:

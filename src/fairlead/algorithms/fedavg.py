@@ -58,7 +58,7 @@ class FedAvg(ServerStep, Algorithm[Server, Memory]):
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x).mean
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort.round)  # x ← x + η_g·mean Q(y − x)
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # x ← x + η_g·mean Q(y − x)
         return Server(x=x, slots=slots)
 
     def local(self, client: Client[Any], x: Tensor) -> Drift:

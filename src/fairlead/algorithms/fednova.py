@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.compress import Compressor
-from fairlead.schedules import Rate, rate_at
+from fairlead.schedules import Rate
 
 
 class Server(State):
@@ -50,7 +50,7 @@ class FedNova(Algorithm[Server, Memory]):
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x).mean
-        rate = rate_at(self.server_lr, cohort.round, cohort.round)
+        rate = cohort.rate(self.server_lr)
         return Server(x=s.x - rate * up.moved * up.d)  # τ_eff·η = mean of Σ_k η_k
 
     def local(self, client: Client[Any], x: Tensor) -> Normalized:

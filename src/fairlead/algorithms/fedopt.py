@@ -21,7 +21,7 @@ from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State
 from fairlead.algorithms.fedavg import Drift
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, positive
-from fairlead.schedules import Rate, rate_at
+from fairlead.schedules import Rate
 
 
 class Server(State):
@@ -65,7 +65,7 @@ class FedOpt(Algorithm[Server, Memory]):
         delta = cohort.run(self.local, x=s.x).mean.dy
         m = self.beta1 * s.m + (1 - self.beta1) * delta
         v = self.second(s.v, delta**2)
-        rate = rate_at(self.server_lr, cohort.round, cohort.round)
+        rate = cohort.rate(self.server_lr)
         return Server(x=s.x + rate * m / (v.sqrt() + self.tau), m=m, v=v)
 
     def local(self, client: Client[Any], x: Tensor) -> Drift:

@@ -81,7 +81,7 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x, c=s.c).mean
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort.round)  # line 14, right for any η_g
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # line 14, right for any η_g
         return Server(x=x, c=s.c + cohort.share * up.dc, slots=slots)  # line 15
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:

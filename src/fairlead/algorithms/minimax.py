@@ -19,7 +19,7 @@ from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.algorithms.fedavg import Drift, FedAvg
 from fairlead.domain import Geometry, Simplex
 from fairlead.errors import FairleadError, positive, unknown
-from fairlead.schedules import Rate, rate_at
+from fairlead.schedules import Rate
 
 
 class Server(State):
@@ -136,7 +136,7 @@ class ScaffoldS(Algorithm[Server, Memory]):
     def round(self, s: Server, cohort: Cohort) -> Server:
         g = cohort.run(self.anchor, z=s.x).mean.g
         dz = cohort.run(self.local, z=s.x, g=g).mean.dy
-        return Server(x=s.x + rate_at(self.server_lr, cohort.round, cohort.round) * dz)
+        return Server(x=s.x + cohort.rate(self.server_lr) * dz)
 
     def anchor(self, client: Client[Any], z: Tensor) -> Anchor:
         return Anchor(g=client.grad(z))

@@ -96,7 +96,7 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x, c=s.c).mean
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort.round)  # lines 16-17
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # lines 16-17
         return Server(x=x, c=s.c + cohort.share * up.dc, slots=slots)
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError
-from fairlead.schedules import Rate, rate_at
+from fairlead.schedules import Rate
 
 
 class Server(State):
@@ -67,7 +67,7 @@ class ScaffoldM(Algorithm[Server, Kept]):
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x, c=s.c, m=s.m).mean
-        x = s.x + rate_at(self.server_lr, cohort.round, cohort.round) * up.dy
+        x = s.x + cohort.rate(self.server_lr) * up.dy
         return Server(x=x, c=s.c + cohort.share * up.dc, m=-up.dy / up.moved)
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor, m: Tensor) -> tuple[Deltas, Kept]:

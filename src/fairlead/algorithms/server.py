@@ -9,8 +9,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from fairlead.algorithm import Cohort
 from fairlead.errors import FairleadError
-from fairlead.schedules import Rate, rate_at
+from fairlead.schedules import Rate
 
 OptimizerFactory: TypeAlias = Callable[[list[Tensor]], torch.optim.Optimizer]
 Slots: TypeAlias = dict[str, Tensor]
@@ -37,10 +38,12 @@ class ServerStep:
                 "both server and server_lr are given: set the server optimizer's lr"
             )
 
-    def advance(self, x: Tensor, delta: Tensor, slots: Slots, round: int) -> tuple[Tensor, Slots]:
+    def advance(
+        self, x: Tensor, delta: Tensor, slots: Slots, cohort: Cohort
+    ) -> tuple[Tensor, Slots]:
         """The next x and the optimizer's state, from the mean client step."""
         if self.server is None:
-            return x + rate_at(self.server_lr, round, round) * delta, {}
+            return x + cohort.rate(self.server_lr) * delta, {}
         p = torch.nn.Parameter(x.clone())
         optimizer = self.server([p])
         if slots:

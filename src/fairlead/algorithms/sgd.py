@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.compress import Compressor
-from fairlead.schedules import Rate, rate_at
+from fairlead.schedules import Rate
 
 
 class Server(State):
@@ -46,7 +46,7 @@ class FedSGD(Algorithm[Server, Memory]):
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x).mean
-        return Server(x=s.x - rate_at(self.lr, cohort.round, cohort.round) * up.g)
+        return Server(x=s.x - cohort.rate(self.lr) * up.g)
 
     def local(self, client: Client[Any], x: Tensor) -> Gradient:
         return client.encode(Gradient(g=self.gradient(client, x)), self.compressor)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.errors import FairleadError
-from fairlead.rng import Purpose, uniform, words
+from fairlead.rng import Purpose, Word, uniform, words
 
 Ints: TypeAlias = NDArray[np.int64]
 BatchList: TypeAlias = Sequence[Sequence[int]]
@@ -162,22 +162,28 @@ class Batches:
             return int(self._replayed(round, ids, n).steps.max())
         return int(self.steps_of(n, ids, seed, round).max())
 
+    @property
+    def ahead(self) -> bool:
+        """Whether the batches of several rounds can be drawn together."""
+        return self.replay is None and not isinstance(self.steps, Geometric)
+
     def draw(
         self,
         seed: int,
-        round: int,
+        round: int | Ints,
         ids: Ints,
         n: Ints,
         purpose: Purpose = Purpose.BATCH,
         device: torch.device | None = None,
     ) -> Draw:
         """The batches of the clients `ids` with `n` samples in a round: a pure function, computed on
-        a device with the same result."""
+        a device with the same result. Where `ahead` says so, every client may have a round of its
+        own, so that several rounds are drawn at once."""
         if self.replay is not None:
-            return self._replayed(round, ids, n)
+            return self._replayed(_one(round), ids, n)
         put = partial(_put, device=device)
         size, each = self.sizes_of(n), self.per_epoch(n)
-        steps = self.steps_of(n, ids, seed, round)
+        steps = self.steps_of(n, ids, seed, 0 if isinstance(round, np.ndarray) else round)
         k = np.arange(steps.max())
         place = (k % each[:, None]) * size[:, None]  # where in its epoch a batch starts
         count = np.broadcast_to(size[:, None], place.shape)
@@ -187,7 +193,8 @@ class Batches:
         width = int(count.max())
         inside = torch.arange(width, device=device)
         if self.replacement:
-            index = _with_replacement(seed, round, put(ids), put(n), put(k), width)
+            when = put(round)[:, None, None] if isinstance(round, np.ndarray) else round
+            index = _with_replacement(seed, when, put(ids), put(n), put(k), width)
         else:
             index = inside.expand(*count.shape, width)  # a whole epoch needs no order
             some = size < n
@@ -229,12 +236,18 @@ class Batches:
         return Draw(index, count)
 
 
+def _one(round: int | Ints) -> int:
+    if isinstance(round, np.ndarray):
+        raise ValueError("replayed batches are read a round at a time")
+    return round
+
+
 def _put(values: NDArray[Any], device: torch.device | None) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
 
 
 def _with_replacement(
-    seed: int, round: int, ids: Tensor, n: Tensor, steps: Tensor, width: int
+    seed: int, round: Word, ids: Tensor, n: Tensor, steps: Tensor, width: int
 ) -> Tensor:
     """`width` independent samples for every client and step: (S, K, width)."""
     blocks = torch.arange(-(-width // 4), device=ids.device)
@@ -246,7 +259,7 @@ def _with_replacement(
 def _permutations(
     seed: int,
     purpose: Purpose,
-    round: int,
+    round: int | Ints,
     ids: Ints,
     n: Ints,
     epochs: Ints,
@@ -261,11 +274,14 @@ def _permutations(
     epoch = np.arange(len(rows)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
     blocks = -(-n[rows] // 4)
     starts = np.cumsum(blocks) - blocks
-    listed = put(np.stack([np.arange(len(rows)), starts, ids[rows], epoch, n[rows]]))
+    rounds = round[rows] if isinstance(round, np.ndarray) else np.full(len(rows), round)
+    listed = put(np.stack([np.arange(len(rows)), starts, ids[rows], epoch, n[rows], rounds]))
     total = int(blocks.sum())
-    row, start, client, step, size = listed.repeat_interleave(put(blocks), 1, output_size=total)
+    row, start, client, step, size, when = listed.repeat_interleave(
+        put(blocks), 1, output_size=total
+    )
     block = torch.arange(total, device=row.device) - start
-    bits = words(seed, purpose, round, client, step, block)
+    bits = words(seed, purpose, when, client, step, block)
     place = 4 * block[:, None] + torch.arange(4, device=row.device)
     beyond = place >= size[:, None]
     key = (row[:, None] << 33) | (beyond.long() << 32) | bits

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -78,8 +79,7 @@ class Images:
             )
         if keys is not None and (self.flip or self.crop):
             x = self.augmented(x, keys)
-        mean = torch.tensor(self.mean, dtype=dtype, device=x.device)[:, None, None]
-        scale = torch.tensor(self.std, dtype=dtype, device=x.device)[:, None, None]
+        mean, scale = _constants(tuple(self.mean), tuple(self.std), dtype, x.device)
         return (x.to(dtype) / 255 - mean) / scale
 
     def augmented(self, x: Tensor, keys: Tensor) -> Tensor:
@@ -99,6 +99,15 @@ class Images:
         place = rows.clamp(0, h - 1)[..., None] * w + columns.clamp(0, w - 1)[..., None, :]
         flat = place.view(s, b, 1, h * w).expand(*x.shape[:3], h * w)
         return (x.flatten(-2).gather(-1, flat) * inside.view(s, b, 1, h * w)).view(x.shape)
+
+
+@lru_cache
+def _constants(
+    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Mean and deviation a channel, brought to the device once."""
+    both = (torch.tensor(v, dtype=dtype, device=device)[:, None, None] for v in (mean, std))
+    return next(both), next(both)
 
 
 def _check(x: Tensor | NDArray[np.uint8]) -> None:

@@ -114,9 +114,17 @@ class Stacked(_Statistics, Client[Any]):
         total = torch.from_numpy(applied.sum(1, keepdims=True))
         self.moved = total.to(task.device, task.dtype, non_blocking=True)
         for k in range(count.shape[1]):
-            yield _StackedStep(self, k, rates[:, k : k + 1])
+            yield self.step(k, rates[:, k : k + 1])
 
-    # what differs where the clients are those of several runs
+    def step(self, k: int, lr: Tensor) -> Step:
+        return _StackedStep(self, k, lr)
+
+    # what differs where the clients are those of several runs, or a round is recorded
+
+    @property
+    def largest(self) -> int:
+        """Samples of the client that has most."""
+        return int(self.work.task.sizes[self.host_ids].max())
 
     def starting_buffers(self) -> Tensor:
         return self.work.buffers.expand(len(self.host_ids), -1)
@@ -128,7 +136,22 @@ class Stacked(_Statistics, Client[Any]):
         """The gradients of single samples, from those of every client."""
         return int(samples.sum())
 
-    def large_batch(self, size: int) -> Draw:
+    def step_taken(self, k: int) -> None:
+        """Count the gradients of a step's samples."""
+        self.gradients += self.counted(self.draw.count[:, k])
+
+    def full_pass(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of all data, and the buffers after the pass."""
+        self.gradients += self.counted(self.work.task.sizes[self.host_ids])
+        return self.work.task.full_grads(self.host_ids, x, self.buffers, self.work.limit)
+
+    def large_batch(self, size: int) -> tuple[Block, Tensor | None]:
+        """The samples of a large batch, and their weights."""
+        draw = self.drawn_large(size)
+        self.gradients += self.counted(draw.count.sum(1))
+        return self._block(draw.index[:, 0].to(self.work.task.store), draw.count[:, 0], None)
+
+    def drawn_large(self, size: int) -> Draw:
         return large_batch(self.work, self.host_ids, size)
 
     def keys(self, step: int) -> Tensor | None:
@@ -140,16 +163,12 @@ class Stacked(_Statistics, Client[Any]):
     # ---
 
     def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
-        task, work = self.work.task, self.work
-        sizes = task.sizes[self.host_ids]
-        if batch is None or batch >= sizes.max():
-            self.gradients += self.counted(sizes)
-            g, buffers = task.full_grads(self.host_ids, x, self.buffers, work.limit)
+        task = self.work.task
+        if batch is None or batch >= self.largest:
+            g, buffers = self.full_pass(x)
             self.passed = buffers if self.passed is None else self.passed
             return g
-        draw = self.large_batch(batch)
-        block, weights = self._block(draw.index[:, 0].to(task.store), draw.count[:, 0], None)
-        self.gradients += self.counted(draw.count.sum(1))
+        block, weights = self.large_batch(batch)
         return task.regularised(task.grads(x, block, weights, self.buffers)[0], x)
 
     def encode(self, upload: U, by: Compressor | None) -> U:
@@ -192,7 +211,7 @@ class _StackedStep(Step):
         if self._batch is None:
             self._batch = client.batch(self.k)
         g, buffers = work.task.grads(y, *self._batch, client.buffers)
-        client.gradients += client.counted(client.draw.count[:, self.k])
+        client.step_taken(self.k)
         if (
             first and buffers.shape[1]
         ):  # a batch moves the statistics once, however often it is used

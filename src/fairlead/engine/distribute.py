@@ -23,7 +23,7 @@ from fairlead.data.batches import Batches, Draw
 from fairlead.engine.clients import Single
 from fairlead.engine.mail import Mail, Residuals
 from fairlead.engine.ranks import Ranks
-from fairlead.engine.replies import Collected, split_reply
+from fairlead.engine.replies import Collected, bits_of, split_reply
 from fairlead.engine.shares import balanced, move_rows
 from fairlead.engine.simulate import Ids, Program, Session, Simulate, SimulatedCohort
 from fairlead.errors import FairleadError, unknown
@@ -278,7 +278,7 @@ class DistributedCohort(SimulatedCohort):
         buffers = None if found.buffers is None else total[-1]
         up = np.zeros(len(self.ids), np.int64)
         up[self.places] = found.up
-        self.enter(broadcast, up, found.nominal, buffers)
+        self.enter(sum(map(bits_of, broadcast.values())), up, found.nominal, buffers)
         answered = np.searchsorted(self.sampled, self.ids)
         entry = len(session.ledger.exchanges) - 1
         session.note(entry, answered, up, found.nominal)

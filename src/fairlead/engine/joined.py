@@ -22,7 +22,7 @@ from fairlead.data.batches import Draw
 from fairlead.engine.choose import unstackable
 from fairlead.engine.clients import Stacked, Work, augment_keys, large_batch
 from fairlead.engine.mail import Mail
-from fairlead.engine.replies import rows_of, split_reply
+from fairlead.engine.replies import bits_of, rows_of, split_reply
 from fairlead.engine.simulate import Session, SimulatedCohort
 from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError
@@ -140,8 +140,11 @@ def _exchange(seats: Sequence[Seat], program: Callable[..., Any]) -> None:
             session.walks.add(mine.walked(), counts[place])
         moved = None if buffers is None else buffers[place]
         exact, nominal = message_bits(mine)
-        bits = np.full(counts[place], exact) if isinstance(exact, int) else exact.cpu().numpy()
-        seat.cohort.enter(asks[place], bits, nominal * counts[place], moved)
+        bits = np.full(counts[place], exact if isinstance(exact, int) else 0)
+        if not isinstance(exact, int):
+            session.owe(len(session.ledger.exchanges), seat.cohort.answers, exact)
+        down = sum(map(bits_of, asks[place].values()))
+        seat.cohort.enter(down, bits, nominal * counts[place], moved)
         mean = type(upload)(**{name: value[place] for name, value in means.items()})
         seat.answers.append(Replies(mean, counts[place]))
 
@@ -184,7 +187,7 @@ class Joined(Stacked):
     def counted(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.add.reduceat(samples, [part.start for part in self.spans])
 
-    def large_batch(self, size: int) -> Draw:
+    def drawn_large(self, size: int) -> Draw:
         pairs = zip(self.works, self.spans, strict=True)
         return _padded([large_batch(work, self.host_ids[part], size) for work, part in pairs])
 

@@ -15,6 +15,7 @@ from fairlead.compress import Compressor, ErrorFeedback
 from fairlead.engine.store import ClientStore
 from fairlead.engine.wire import encode
 from fairlead.errors import FairleadError
+from fairlead.rng import Word
 
 U = TypeVar("U", bound=Upload)
 
@@ -65,12 +66,16 @@ class Mail:
     """What the clients of one chunk send in an exchange, and what they hold back for later."""
 
     def __init__(
-        self, residuals: Residuals, seed: int, round: int, exchange: int, through_bytes: bool
+        self, residuals: Residuals, seed: int, round: Word, exchange: int, through_bytes: bool
     ) -> None:
         self.residuals, self.through_bytes = residuals, through_bytes
         self.seed, self.round, self.exchange = seed, round, exchange
         self.held: dict[str, Tensor] = {}
         self.messages = 0
+
+    def remainder(self, name: str, ids: NDArray[np.int64], like: Tensor) -> Tensor:
+        """What earlier messages of a field left out."""
+        return self.residuals.read(name, ids, like)
 
     def encode(
         self, upload: U, by: Compressor | None, ids: NDArray[np.int64], on_device: Tensor
@@ -83,7 +88,7 @@ class Mail:
         if isinstance(by, ErrorFeedback):
             for name, v in upload.tensors().items():
                 if name not in self.held:
-                    self.held[name] = self.residuals.read(name, ids, v)
+                    self.held[name] = self.remainder(name, ids, v)
         message = 1024 * self.exchange + self.messages
         self.messages += 1
         return encode(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,8 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Algorithm, Cohort, Memory, Replies, Upload
+from fairlead.algorithm import Algorithm, Cohort, Memory, Replies, State, Upload
 from fairlead.data.batches import Batches, Draw
+from fairlead.engine import graphs
 from fairlead.engine.choose import choose, is_small, unstackable
 from fairlead.engine.clients import Counters, Single, Stacked, Work
 from fairlead.engine.ledger import Exchange, Ledger
@@ -32,12 +33,14 @@ from fairlead.engine.replies import Collected, bits_of, rows_of, split_reply
 from fairlead.engine.store import ClientStore
 from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError, unknown
+from fairlead.evaluation import measured
 from fairlead.measure.drift import Walks
 from fairlead.task import Task
 from fairlead.trace import TRACE_SMALL_AFTER
 
 U = TypeVar("U", bound=Upload)
 Ids = NDArray[np.int64]
+Weighting = str | Sequence[float]
 Program = Callable[..., Any]
 Mode = Literal["auto", "vmap", "loop", "debug"]
 
@@ -49,11 +52,13 @@ class Simulate:
     mode: "vmap", "loop", "debug", or "auto" to measure.
     memory: bytes a chunk of clients may take; by default a share of what is free.
     threads: clients at a time in `loop` on a CPU; by default torch's number of threads.
+    capture: record whole rounds as CUDA graphs; on a GPU by default, where the method allows it.
     """
 
     mode: Mode = "auto"
     memory: int | None = None
     threads: int | None = None
+    capture: bool | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -104,10 +109,20 @@ class Session:
         self.threads = 1  # clients that run at the same time in `loop`
         if setting.mode != "debug" and task.device.type == "cpu" and not task.draws_masks:
             self.threads = setting.threads or torch.get_num_threads()
+        self._owed: list[tuple[int, Ids, Tensor]] = []
         self.measure_drift = False
         self.walks = Walks(task.layers)
         self._pool: ThreadPoolExecutor | None = None
         self._twins: dict[int, Task] = {}
+        self.graphs: graphs.Graphs | None = None
+        if self.alone and setting.capture is not False and graphs.captures(task.device):
+            self.graphs = graphs.Graphs(self, after=0 if setting.capture else 1)
+
+    @property
+    def told(self) -> str:
+        """How the run was executed, and why so."""
+        more = "" if self.graphs is None else self.graphs.told
+        return f"{self.report}; {more}" if more else self.report
 
     def prepare(self, ids: Ids) -> None:
         """Settle how to run before the first round, on the first cohort's own shapes."""
@@ -162,8 +177,33 @@ class Session:
         cohort.idle = True
         return cohort
 
+    def play(self, algorithm: Algorithm[Any, Any], state: State, at: SimulatedCohort) -> State:
+        """A round of the server's program."""
+        if self.graphs is None or self.mode != "vmap":
+            return algorithm.round(state, at)
+        return self.graphs.play(algorithm, state, at)
+
+    def evaluate(self, x: Tensor, weighting: Weighting, objective: bool) -> dict[str, float]:
+        """What is recorded about a model."""
+        task = self.task
+        if self.graphs is None or type(task).evaluate is not Task.evaluate:
+            return task.evaluate(x, self.buffers, weighting, objective)
+        return self.graphs.measure(
+            x, self.buffers, lambda x, b: measured(task, x, b, weighting, objective)
+        )
+
     def settle(self) -> None:
-        """Bring counts up to date before they are read, where several processes count."""
+        """Bring counts up to date before they are read: bits that were counted on the device."""
+        if self._owed:
+            sizes = torch.cat([bits for _, _, bits in self._owed]).cpu().numpy()
+            for entry, places, bits in self._owed:
+                mine, sizes = sizes[: len(bits)], sizes[len(bits) :]
+                self.ledger.amend(entry, places, mine, 0.0)
+            self._owed.clear()
+
+    def owe(self, entry: int, places: Ids, bits: Tensor) -> None:
+        """Bits up of an exchange's clients that are still on the device."""
+        self._owed.append((entry, places, bits))
 
     def agree(self, *asked: bool) -> list[bool]:
         """What any of the processes asks for."""
@@ -295,9 +335,13 @@ class SimulatedCohort(Cohort):
         self.first = session.counters.steps == 0
         self.exchange, self.idle = 0, False
         self.share = float(session.weights[ids].sum())
-        task = session.task
         self.host_weights = session.weights[ids] / self.share
-        self.weights = torch.from_numpy(self.host_weights).to(task.device, task.dtype)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The clients' weights in means over the cohort."""
+        task = self.session.task
+        return torch.from_numpy(self.host_weights).to(task.device, task.dtype)
 
     @property
     def here(self) -> Ids:
@@ -326,7 +370,8 @@ class SimulatedCohort(Cohort):
 
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
         found = self.collect(program, broadcast)
-        self.enter(broadcast, found.up, found.nominal, found.buffers)
+        down = sum(map(bits_of, broadcast.values()))
+        self.enter(down, found.up, found.nominal, found.buffers)
         return Replies(found.kind(**found.sums), len(self.ids))
 
     def collect(self, program: Program, broadcast: dict[str, Tensor]) -> Collected:
@@ -339,7 +384,12 @@ class SimulatedCohort(Cohort):
             program, broadcast, self.round, ids, self.draw, self.exchange
         ):
             exact, named = message_bits(upload)
-            found.up[part] = exact if isinstance(exact, int) else exact.cpu().numpy()
+            if isinstance(exact, int):
+                found.up[part] = exact
+            elif session.alone:  # counted on the device, and read when someone looks
+                session.owe(len(session.ledger.exchanges), self.answers[part], exact)
+            else:
+                found.up[part] = exact.cpu().numpy()
             found.nominal += named * len(part)
             found.kind, w = type(upload), weights[torch.from_numpy(part)]
             session.counters.gradients += client.gradients
@@ -353,18 +403,20 @@ class SimulatedCohort(Cohort):
                 found.buffers = moved if found.buffers is None else found.buffers + moved
         return found
 
-    def enter(
-        self, broadcast: dict[str, Tensor], up: Ids, nominal: float, buffers: Tensor | None
-    ) -> None:
+    @cached_property
+    def answers(self) -> Ids:
+        """The places among those sampled of those who answer."""
+        return np.searchsorted(self.sampled, self.ids)
+
+    def enter(self, down: int, up: Ids, nominal: float, buffers: Tensor | None) -> None:
         """Note an exchange: its bits, and the buffers it moved."""
         session = self.session
         extra = 0 if buffers is None else bits_of(buffers)  # statistics travel both ways
         if buffers is not None:
             session.buffers = buffers
         everyone = np.zeros(len(self.sampled), np.int64)
-        everyone[np.searchsorted(self.sampled, self.ids)] = up + extra
-        down = sum(map(bits_of, broadcast.values())) + extra
+        everyone[self.answers] = up + extra
         nominal += extra * len(self.ids)
-        session.ledger.add(Exchange(self.round, self.sampled, down, everyone, nominal))
+        session.ledger.add(Exchange(self.round, self.sampled, down + extra, everyone, nominal))
         session.counters.exchanges += 1
         self.exchange += 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from fairlead.algorithm import Upload
 from fairlead.compress import Code, Compressor, ErrorFeedback, Noise, raw
 from fairlead.errors import FairleadError
-from fairlead.rng import Purpose, words
+from fairlead.rng import Purpose, Word, words
 
 U = TypeVar("U", bound=Upload)
 
@@ -52,7 +52,7 @@ def encode(
     upload: U,
     by: Compressor,
     seed: int,
-    round: int,
+    round: Word,
     clients: Tensor,
     message: int,
     residual: dict[str, Tensor],
