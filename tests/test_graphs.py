@@ -4,7 +4,7 @@ that Python saw left as it was: what a CUDA graph would play."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ CAPTURED = fl.Simulate("vmap", capture=True)
 
 
 @pytest.fixture(autouse=True)
-def played_again(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def played_again(device: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """On a CPU, programs are run again in the place of graphs."""
     recorded: list[int] = []
     capture = graphs.Graphs.record
@@ -41,7 +41,7 @@ def played_again(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
 
     monkeypatch.setattr(graphs, "captures", lambda _: True)
     monkeypatch.setattr(graphs.Graphs, "record", record)
-    yield recorded
+    return recorded
 
 
 def _memory(run: fl.Run) -> dict[str, torch.Tensor]:

@@ -18,12 +18,14 @@ from fairlead.algorithm import Algorithm, State
 from fairlead.callbacks import Callback
 from fairlead.checkpoint import Keeper, newest
 from fairlead.describe import about
-from fairlead.engine.simulate import Session, SimulatedCohort
+from fairlead.engine.ahead import Ahead
+from fairlead.engine.cohort import SimulatedCohort
+from fairlead.engine.simulate import Session
 from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
 from fairlead.losses import better_larger
 from fairlead.progress import Progress
-from fairlead.sampling import Dropouts, Sampler, answered
+from fairlead.sampling import Dropouts, Sampler
 from fairlead.stop import Stop
 from fairlead.task import Task
 
@@ -65,6 +67,7 @@ class Course:
         self.task, self.algorithm, self.plan, self.session = task, algorithm, plan, session
         self.config, self.callbacks, self.keeper, self.bar = config, callbacks, keeper, bar
         self.stop = Stop(listen=False)
+        self.ahead = Ahead(session, plan.sampler, plan.dropout, plan.rounds)
         self.state: State = algorithm.init(task.start(plan.seed)[0])
         self.history = History()
         self.clock, self.done, self.resumed = 0.0, 0, False
@@ -118,6 +121,7 @@ class Course:
 
     def begin(self) -> None:
         """Settle how to run, and look at the starting point."""
+        self.session.rounds = self.plan.rounds
         self.session.prepare(self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients))
         after = self.done if self.resumed else -1
         known = {**about(self), "after": after} if self.callbacks else {}
@@ -143,12 +147,11 @@ class Course:
         plan, k = self.plan, self.done
         # for dropout layers; all else is counted
         _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
-        sampled = plan.sampler.cohort(plan.seed, k, self.task.clients)
-        ids = answered(sampled, plan.dropout, plan.seed, k)
+        sampled, ids = self.ahead.clients(k)
         self.session.counters.lost += len(sampled) - len(ids)
         self.session.measure_drift = plan.drift and self.looks
         self._before, self._answered = (self.state, self.session.buffers), len(ids)
-        return self.session.cohort(k, ids, sampled) if len(ids) else None
+        return self.ahead.cohort(k)
 
     @property
     def looks(self) -> bool:

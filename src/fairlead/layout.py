@@ -62,6 +62,11 @@ class Layout:
         parts = zip(self.parameters, x.split(self._sizes), strict=True)
         return {part.name: values.view(part.shape) for part, values in parts}
 
+    def stacked_views(self, x: Tensor) -> dict[str, Tensor]:
+        """The parameters of many clients (S, d) by name, each (S, …)."""
+        parts = zip(self.parameters, x.split(self._sizes, -1), strict=True)
+        return {part.name: values.unflatten(-1, part.shape) for part, values in parts}
+
     def buffer_views(self, flat: Tensor) -> dict[str, Tensor]:
         """The buffers by name; counts are rounded to whole numbers."""
         parts = zip(self.buffers, flat.split(self._buffer_sizes), strict=True)

@@ -16,8 +16,9 @@ from fairlead.callbacks import Callback
 from fairlead.course import Course
 from fairlead.describe import described
 from fairlead.engine.choose import is_small
+from fairlead.engine.cohort import SimulatedCohort
 from fairlead.engine.joined import Seat, joined_rounds
-from fairlead.engine.simulate import Mode, Simulate, SimulatedCohort
+from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
 from fairlead.evaluation import evaluate_many
 from fairlead.progress import Progress

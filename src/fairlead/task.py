@@ -8,7 +8,6 @@ A problem given by plain functions of a vector is a model whose only parameter i
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
 from fairlead.data.checks import as_tensor, check_data, check_model, check_signs, check_split, whole
 from fairlead.data.images import Transform
@@ -28,7 +27,8 @@ from fairlead.evaluation import Spread, client_losses, client_weights, evaluated
 from fairlead.layout import Layout
 from fairlead.losses import LOSSES, METRICS, Loss, Metric, Whole
 from fairlead.making import Function, Made
-from fairlead.trace import TRACE_AFTER, is_traceable, traced
+from fairlead.oracle import Form, Oracle
+from fairlead.trace import TRACE_AFTER, is_traceable
 
 Block: TypeAlias = tuple[Tensor, ...]
 
@@ -62,6 +62,7 @@ class Task(Made):
     flip: Tensor | None = None
     domain: Simplex | None = None
     record_after: int = TRACE_AFTER
+    form: Form = Form()
     spread: Spread | None = None  # set where several processes share the work
 
     def __init__(
@@ -167,8 +168,7 @@ class Task(Made):
         return self.mapped or self.keep == "host" or self.store != self.device
 
     def _forget(self) -> None:
-        self._grads: dict[Any, Callable[..., Any]] = {}
-        self._seen: Counter[Any] = Counter()
+        self._oracles: dict[Form, Oracle] = {}
         self.least: tuple[Tensor, Tensor] | None = None
         self.sample_weights: dict[Any, Tensor] = {}
 
@@ -235,42 +235,50 @@ class Task(Made):
         """A loss a sample, and the buffers after the pass."""
         # copies of their own: layers change buffers in place, and under vmap only whole tensors
         named = {n: b.clone() for n, b in self.layout.buffer_views(buffers).items()}
-        weights = {**self.layout.views(x), **self.layout.fixed, **named}
-        output = functional_call(self.model, weights, block[: self.inputs])
-        losses = self.loss(output, *block[self.inputs :])
+        inputs, point = block[: self.inputs], x
+        if self.form.half:
+            point = x.to(torch.bfloat16)
+            inputs = tuple(t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs)
+        weights = {**self.layout.views(point), **self.layout.fixed, **named}
+        output = functional_call(self.model, weights, inputs)
+        losses = self.loss(output.to(x.dtype), *block[self.inputs :])
         if named:
             buffers = torch.cat([named[n].reshape(-1).to(x.dtype) for n in named])
         return losses, buffers
 
-    def _mean_loss(
+    def mean_loss(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
+        """The mean loss of a block, and the buffers after the pass."""
         losses, buffers = self.losses(x, block, buffers)
         return losses.mean() if weights is None else (losses * weights).sum(), buffers
 
     def grads(
         self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of the data loss of S clients at once. x is (d,) or (S, d), the block's
-        tensors are (S, B, …), sample weights and buffers are (S, B) and (S, nb); returns (S, d)
-        and the buffers after the pass."""
-        arguments = (x, weights, buffers, *block)
-        key = tuple(None if t is None else t.shape for t in arguments)
-        run = self._grads.get(key)
-        if run is None:
-            dims = (None if x.dim() == 1 else 0, None if weights is None else 0, 0)
-            one = grad(self._mean_loss, has_aux=True)
-            run = vmap(one, in_dims=(*dims, *(0 for _ in block)), randomness="different")
-            self._seen[key] += 1
-            if self.recordable and self._seen[key] == self.record_after:
-                run = self._grads[key] = traced(run, arguments)
-        return run(*arguments)
+        """Gradients of the data loss of S clients at once, see `Oracle`."""
+        if self.form not in self._oracles:
+            self._oracles[self.form] = Oracle(self, self.form)
+        return self._oracles[self.form](x, block, weights, buffers, self.record_after)
 
-    def grad_block(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def recordings(self) -> int:
+        """How many of its gradients have been recorded as lists of operators."""
+        return sum(oracle.recordings for oracle in self._oracles.values())
+
+    def formed(self, form: Form) -> Task:
+        """The task with its gradients computed in another form."""
+        other = copy.copy(self)
+        other.form = form
+        return other
+
+    def grad_block(
+        self, x: Tensor, block: Block, buffers: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The gradient of one client's data loss on a block (B, …), by plain autograd."""
         leaf = x.detach().requires_grad_()
         with torch.enable_grad():
-            loss, buffers = self._mean_loss(leaf, None, buffers, *block)
+            loss, buffers = self.mean_loss(leaf, weights, buffers, *block)
             (g,) = torch.autograd.grad(loss, leaf)
         return g, buffers.detach()
 

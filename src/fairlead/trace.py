@@ -31,9 +31,11 @@ def is_traceable(model: nn.Module) -> bool:
 
 
 def traced(
-    run: Callable[..., tuple[Tensor, Tensor]], arguments: tuple[Tensor | None, ...]
+    run: Callable[..., tuple[Tensor, Tensor]],
+    arguments: tuple[Tensor | None, ...],
+    compiled: bool = False,
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The recorded form of `run` for arguments of these shapes; None stays None."""
+    """The recorded form of `run` for arguments of these shapes, compiled on demand; None stays None."""
     given = [place for place, t in enumerate(arguments) if t is not None]
 
     def gradient(*tensors: Tensor) -> Tensor:
@@ -46,7 +48,9 @@ def traced(
     recorded = make_fx(gradient)(*example)
     if any(_draws(node) for node in recorded.graph.nodes):
         return run  # a recording would draw the same again
-    graph = simplified(recorded, example)
+    graph: Any = simplified(recorded, example)
+    if compiled:
+        graph = torch.compile(graph, dynamic=False)
 
     def replay(*full: Tensor | None) -> tuple[Tensor, Tensor]:
         buffers = full[2]

@@ -55,7 +55,7 @@ def unstackable(task: Task, draw: Draw) -> str:
     """Why a task cannot run as a matrix of clients, or an empty string."""
     if not task.stackable:
         return "its functions are given one a client"
-    if task.mixes_samples and (len(np.unique(draw.count)) > 1 or len(np.unique(task.sizes)) > 1):
+    if task.mixes_samples and (len(np.unique(draw.count)) > 1 or not task.split.even):
         return "BatchNorm mixes the samples of a batch, and these clients' batches differ in size"
     return ""
 
@@ -83,7 +83,7 @@ def choose(session: Session, ids: NDArray[np.int64], draw: Draw) -> Choice:
             sentence = str(error).split(". ")[0].split("\n")[0]
             return Choice("loop", 1, f"loop: vmap cannot run the model: {sentence}")
         return Choice("vmap", 1, "vmap: a small problem")
-    seconds = _remembered(_key(session, draw), lambda: _measure(session, ids, first))
+    seconds = remembered(key_of(session, draw), lambda: _measure(session, ids, first))
     best = min(seconds, key=lambda name: seconds[name])
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
     why = f"{best}: measured for two local steps of the cohort: {shown}"
@@ -134,11 +134,13 @@ def _time(
     return time.perf_counter() - begin
 
 
-def _key(session: Session, draw: Draw) -> str:
+def key_of(session: Session, draw: Draw) -> str:
+    """What a measurement depends on."""
     task = session.task
     device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
     shapes = [tuple(t.shape[1:]) for t in task.data]
-    parts = (repr(task.model), task.dim, tuple(draw.index.shape), shapes, str(task.dtype), device,
+    shape = session.whole or tuple(draw.index.shape)  # processes of one run ask alike
+    parts = (repr(task.model), task.dim, shape, shapes, str(task.dtype), device,
              session.threads, session.crowd, torch.__version__)  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -151,16 +153,26 @@ def _busy() -> bool:
         return False
 
 
-def _remembered(key: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+def _file() -> Path:
     home = os.environ.get("FAIRLEAD_CACHE") or os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    file = Path(home).expanduser() / "fairlead" / "engine.json"
+    return Path(home).expanduser() / "fairlead" / "engine.json"
+
+
+def known(key: str) -> dict[str, float] | None:
+    """A measurement, if it was made before."""
     if key not in _KNOWN:
         with suppress(OSError, ValueError):
-            _KNOWN.update({k: v for k, v in json.loads(file.read_text()).items() if "vmap" in v})
-    if key not in _KNOWN:
+            _KNOWN.update({k: v for k, v in json.loads(_file().read_text()).items() if v})
+    return _KNOWN.get(key)
+
+
+def remembered(key: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """A measurement, made once and kept for the process and in the user's cache."""
+    if known(key) is None:
         _KNOWN[key] = measure()
         if _busy():
             return _KNOWN[key]  # good for now, but not for the file
+        file = _file()
         with suppress(OSError):  # a cache that cannot be written is no reason to stop
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(f".{os.getpid()}")

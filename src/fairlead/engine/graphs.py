@@ -22,7 +22,8 @@ from fairlead.engine.choose import unstackable
 from fairlead.engine.recorded import Inputs, Take, padded, padded_size
 
 if TYPE_CHECKING:
-    from fairlead.engine.simulate import Session, SimulatedCohort
+    from fairlead.engine.cohort import SimulatedCohort
+    from fairlead.engine.simulate import Session
 
 SHAPES = 16
 """How many shapes of rounds are kept; a run with more plays those it has met least lately anew."""
@@ -33,6 +34,14 @@ MOST_STEPS = 1024
 def captures(device: torch.device) -> bool:
     """Whether rounds on a device can be captured."""
     return device.type == "cuda"
+
+
+def captured(perform: Callable[[], None], pool: Any = None) -> Callable[[], None]:
+    """What `perform` does, as a CUDA graph to play."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        perform()
+    return graph.replay
 
 
 class Graphs:
@@ -87,15 +96,12 @@ class Graphs:
         return ""
 
     def record(self, perform: Callable[[], None]) -> Callable[[], None]:
-        """Capture what `perform` does as a CUDA graph."""
+        """Capture what `perform` does; all recordings of a run share their memory."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         with _no_waiting():
             perform()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            perform()
-        return graph.replay
+        return captured(perform, self._pool)
 
     def measure(self, x: Tensor, buffers: Tensor, measured: Measured) -> dict[str, float]:
         """An evaluation, as a recording of its own."""

@@ -26,7 +26,8 @@ from fairlead.schedules import Rate, rate_at
 from fairlead.task import Block, Task
 
 if TYPE_CHECKING:
-    from fairlead.engine.simulate import Session, SimulatedCohort
+    from fairlead.engine.cohort import SimulatedCohort
+    from fairlead.engine.simulate import Session
 
 Ids = NDArray[np.int64]
 GATHERED = 1 << 31

@@ -1,0 +1,106 @@
+"""Which form of the gradients is fastest on a GPU, inside a captured graph: measured once a shape."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.data.batches import Draw
+from fairlead.engine.choose import is_small, key_of, remembered, unstackable
+from fairlead.engine.graphs import captured
+from fairlead.oracle import Form, forms_of
+from fairlead.task import Task
+
+if TYPE_CHECKING:
+    from fairlead.engine.simulate import Session
+
+COMPILING = 60.0
+"""Seconds that `torch.compile` may take."""
+HOPED = 0.3
+"""The part of a gradient's time that it is hoped to save."""
+
+
+def choose_form(session: Session, ids: NDArray[np.int64], draw: Draw) -> tuple[Form, str] | None:
+    """The fastest form for a cohort like this one, and why; None if rounds cannot be captured."""
+    task, setting = session.task, session.setting
+    if session.form is not None:
+        return session.form, ""
+    if task.ahead or session.room < len(ids) or unstackable(task, draw):
+        return None
+    half = setting.precision == "bfloat16"
+    plain = forms_of(task, half, compiled=False)
+    compiles = setting.compile is True and task.recordable
+    if is_small(task, len(ids), draw) or task.device.type != "cuda":
+        plain, compiles = plain[:1], False
+    if task.device.type != "cuda":
+        return plain[0], ""
+    key = f"form {key_of(session, draw)} {setting.precision}"
+    found = remembered(key, lambda: _measured(session, ids, draw, plain))
+    steps = session.rounds * draw.index.shape[1]
+    long = setting.compile == "auto" and HOPED * min(found.values()) * steps > COMPILING
+    if compiles or (long and task.recordable and _has_compiler()):
+        more = [form for form in forms_of(task, half, compiled=True) if form.compiled]
+        found |= remembered(f"{key} compiled", lambda: _measured(session, ids, draw, more))
+    best = min(found, key=lambda name: found[name])
+    if math.isinf(found[best]):
+        return None
+    shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in found.items())
+    known = {str(form): form for form in forms_of(task, half, compiled=True)}
+    return known[best], f"{best}: measured for one gradient of the cohort: {shown}"
+
+
+def _measured(
+    session: Session, ids: NDArray[np.int64], draw: Draw, forms: list[Form]
+) -> dict[str, float]:
+    """Seconds of a captured gradient in each form."""
+    task, s = session.task, len(ids)
+    x, buffers = task.start(session.seed)
+    points, rows = x.expand(s, -1).clone(), buffers.expand(s, -1).clone()
+    owners = torch.from_numpy(ids).to(task.store)
+    even = bool((draw.count[:, 0] == draw.index.shape[2]).all())
+    block = task.samples(owners, draw.index[:, 0].to(task.store))
+    weights = None if even else torch.full(block[0].shape[:2], 1 / block[0].shape[1]).to(x)
+    found: dict[str, float] = {}
+    for form in forms:
+        found[str(form)] = float("inf")
+        with suppress(RuntimeError, ImportError):  # an operator that a form does not know
+            own = task.formed(form)
+            found[str(form)] = _seconds(
+                lambda own=own: own.grads(points, block, weights, rows), task
+            )
+    return found
+
+
+def _seconds(gradient: Callable[[], tuple[Tensor, Tensor]], task: Task) -> float:
+    kept: list[Any] = []
+
+    def run() -> None:
+        kept[:] = gradient()
+
+    with torch.no_grad():
+        for _ in range(task.record_after + 1):
+            run()
+        replay = captured(run)
+        times = []
+        for _ in range(7):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def _has_compiler() -> bool:
+    """Whether inductor can make kernels here."""
+    return find_spec("triton") is not None
