@@ -18,7 +18,7 @@ import fairlead as fl
 from fairlead.algorithm import Cohort
 from fairlead.algorithms.fedavg import FedAvg
 from fairlead.engine import graphs
-from fairlead.engine.recorded import rung
+from fairlead.engine.inputs import rung
 
 ROUNDS = {"rounds": 8, "cohort": 3, "batch_size": 4, "epochs": 2, "dropout": 0.25, "seed": 11}
 RAGGED = {**ROUNDS, "epochs": None, "steps": [1, 5, 3, 4, 2], "weighting": "size"}
@@ -86,6 +86,28 @@ def test_step_sizes_are_inputs(lr: fl.schedules.Schedule, device: str) -> None:
         _same(run, fl.train(uneven(), method, engine="debug", **PLAIN))
 
 
+TRACED = [
+    "scaffold-1",
+    "scaffold-qsgd",
+    "fedavg-topk-ef",
+    "mime-mvr",
+    "fedglomo",
+    "catalyst-decrease",
+]
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_rounds_are_compiled_whole(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device == "cpu":  # what is compiled is looked at, not the compiler
+        monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    elif name not in TRACED[:2]:
+        pytest.skip("compiling takes long")
+    engine = fl.Simulate("vmap", capture=True, compile=True)
+    run = fl.train(uneven(device), METHODS[name], engine=engine, **RAGGED)
+    assert run.session.compiles
+    _same(run, fl.train(uneven(), METHODS[name], engine="debug", **RAGGED))
+
+
 def test_remainders_noise_and_elias_bits_are_inputs_and_outputs(device: str) -> None:
     for by in (fl.ErrorFeedback(fl.TopK(0.2)), fl.QSGD(bits=2, wire="elias"), fl.RandK(0.3)):
         method = fl.FedAvg(lr=0.1, compressor=by)
@@ -134,8 +156,10 @@ def test_a_server_optimizer_with_numbers_on_the_host_is_told(device: str) -> Non
     _same(run, fl.train(uneven(), fl.FedAvg(lr=0.1, server=adam), engine="debug", **PLAIN))
 
 
-@pytest.mark.gpu
-def test_a_program_that_waits_is_told_and_right() -> None:
+def test_a_program_that_waits_is_told_and_right(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("nothing waits")
+
     class Waiting(FedAvg):
         def local(self, client: Any, x: torch.Tensor) -> Any:
             float(x.sum())
@@ -146,8 +170,7 @@ def test_a_program_that_waits_is_told_and_right() -> None:
     _same(run, fl.train(uneven(), FedAvg(lr=0.1), engine="debug", **PLAIN))
 
 
-@pytest.mark.gpu
-def test_captured_or_not_is_the_same_to_the_bit_also_with_dropout_layers() -> None:
+def test_captured_or_not_is_the_same_to_the_bit_also_with_dropout_layers(device: str) -> None:
     def task() -> fl.Task:
         torch.manual_seed(0)
         model = torch.nn.Sequential(
@@ -155,7 +178,7 @@ def test_captured_or_not_is_the_same_to_the_bit_also_with_dropout_layers() -> No
         )
         x, y = torch.randn(40, 5), torch.randint(3, (40,))
         split = [np.arange(k, 40, 4) for k in range(4)]
-        return fl.Task(model, "cross_entropy", (x, y), split, device="cuda")
+        return fl.Task(model, "cross_entropy", (x, y), split, device=device)
 
     runs = [
         fl.train(task(), fl.Scaffold(lr=0.1), engine=fl.Simulate("vmap", capture=how), **PLAIN)

@@ -124,7 +124,7 @@ def objective_of(
 
 def _sample_weights(task: Task, weighting: str | Sequence[float]) -> Tensor:
     """The weight of every sample in the objective, in the order of clients."""
-    key = weighting if isinstance(weighting, str) else tuple(weighting)
+    key = weighting if isinstance(weighting, str) else np.asarray(weighting, float).tobytes()
     if key not in task.sample_weights:
         share = task.client_weights(weighting) / task.sizes
         weights = torch.from_numpy(np.repeat(share, task.sizes)).to(task.device, task.dtype)

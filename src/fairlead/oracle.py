@@ -122,6 +122,36 @@ class Oracle:
         return g, torch.cat(after)
 
 
+class Alone:
+    """The gradient of one client, parameter by parameter; shapes that come often are recorded."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._known: dict[Any, Callable[..., Any]] = {}
+        self._seen: Counter[Any] = Counter()
+
+    @property
+    def recordings(self) -> int:
+        """How many shapes have been recorded."""
+        return len(self._known)
+
+    def __call__(
+        self, task: Task, x: Tensor, block: Block, buffers: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """The gradients at x on a block (B, …), and the buffers after the pass. `task` has a model that
+        this thread alone uses."""
+        key = tuple(t.shape for t in block)
+        run = self._known.get(key)
+        if run is None:
+            run = task.parts_of_gradient
+            # a recording patches torch for a moment: not while other threads compute
+            if task.recordable and task is self.task:
+                self._seen[key] += 1
+                if self._seen[key] >= task.record_after:
+                    run = self._known[key] = traced(run, (x, None, buffers, *block))
+        return run(x, None, buffers, *block)
+
+
 def by_hand(task: Task) -> Callable[..., Tensor] | None:
     """The task's model for a matrix of clients, if its layers are known."""
     from fairlead.batched import batched  # its kernels are only loaded where they are used

@@ -53,13 +53,15 @@ def philox(
     return c0, c1, c2, c3
 
 
-def words(seed: int, purpose: Purpose, round: Word, client: Word, step: Word, block: Word) -> Tensor:
+def words(
+    seed: int, purpose: Purpose, round: Word, client: Word, step: Word, block: Word
+) -> Tensor:
     """Four random 32-bit words for every block of every (round, client, step): (…, 4)."""
     key = (seed & _LOW, ((seed >> 32) ^ (int(purpose) * 0x85EBCA6B)) & _LOW)
     return torch.stack(torch.broadcast_tensors(*philox((block, step, client, round), key)), dim=-1)
 
 
-def uniform(seed: int, purpose: Purpose, round: int, client: Tensor, count: int) -> Tensor:
+def uniform(seed: int, purpose: Purpose, round: Word, client: Tensor, count: int) -> Tensor:
     """`count` numbers in (0, 1) for every client, float64: (S, count)."""
     blocks = torch.arange(-(-count // 4), device=client.device)
     bits = words(seed, purpose, round, client[:, None], 0, blocks).flatten(1)[:, :count]

@@ -9,8 +9,9 @@ array([1])
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -18,9 +19,15 @@ import torch
 from numpy.typing import NDArray
 
 from fairlead.errors import FairleadError
-from fairlead.rng import Purpose, uniform
+from fairlead.rng import Purpose, uniform, words
 
 Ids: TypeAlias = NDArray[np.int64]
+
+MANY = 4096
+"""Above so many clients, a cohort of at most an eighth of them is drawn client by client: what that
+takes depends on the cohort alone."""
+AT_ONCE = 1 << 20
+"""Random numbers drawn in one call."""
 
 
 class Sampler(ABC):
@@ -28,6 +35,14 @@ class Sampler(ABC):
 
     @abstractmethod
     def cohort(self, seed: int, round: int, clients: int) -> Ids: ...
+
+    def cohorts(self, seed: int, rounds: range, clients: int) -> list[Ids]:
+        """The cohorts of several rounds, each as `cohort` gives it."""
+        return [self.cohort(seed, k, clients) for k in rounds]
+
+    def most(self, clients: int, rounds: int) -> int:
+        """How many clients can take part in a run, at most."""
+        return clients
 
     def check(self, clients: int, rounds: int) -> None:
         """Refuse what cannot be drawn from that many clients."""
@@ -41,13 +56,55 @@ class Everyone(Sampler):
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
         return np.arange(clients)
 
+    def cohorts(self, seed: int, rounds: range, clients: int) -> list[Ids]:
+        return [np.arange(clients)] * len(rounds)
 
-def _top(keys: torch.Tensor, size: int) -> Ids:
-    return np.sort(keys.topk(size).indices.numpy())
+
+def _top(keys: torch.Tensor, size: int) -> list[Ids]:
+    """The places of the largest keys of every row."""
+    return list(np.sort(keys.topk(size).indices.numpy(), axis=1))
 
 
-def _draws(seed: int, round: int, clients: int) -> torch.Tensor:
-    return uniform(seed, Purpose.COHORT, round, torch.tensor([0]), clients)[0]
+def _draws(seed: int, rounds: range, clients: int) -> torch.Tensor:
+    """One number a client for every round: (R, N)."""
+    when = torch.tensor(rounds, dtype=torch.int64)[:, None]
+    return uniform(seed, Purpose.COHORT, when, torch.tensor([0]), clients)
+
+
+def _one_by_one(seed: int, rounds: range, clients: int, size: int, tries: int) -> list[Ids]:
+    """`size` clients a round: the first different ones of an endless row of uniform draws, of which so
+    many are looked at first."""
+    fair = (1 << 32) - (1 << 32) % clients  # words from there on would favour the first clients
+    when = torch.tensor(rounds, dtype=torch.int64)[:, None]
+    drawn = words(seed, Purpose.COHORT, when, 0, 1, torch.arange(-(-tries // 4))).flatten(1)
+    found = []
+    for k, row in zip(rounds, drawn.numpy(), strict=True):
+        ids = row[row < fair] % clients
+        first = np.sort(np.unique(ids, return_index=True)[1])[:size]
+        more = len(first) < size
+        again = _one_by_one(seed, range(k, k + 1), clients, size, 2 * tries) if more else []
+        found.append(again[0] if more else np.sort(ids[first]))
+    return found
+
+
+def _parts(rounds: range, numbers: int) -> Iterator[range]:
+    """Some rounds at a time, where each takes so many numbers."""
+    step = max(1, AT_ONCE // numbers)
+    for first in range(0, len(rounds), step):
+        yield rounds[first : first + step]
+
+
+def _uniform(seed: int, rounds: range, clients: int, size: int) -> list[Ids]:
+    """Cohorts of `size` clients, uniformly without replacement."""
+    found: list[Ids] = []
+    if clients > MANY and size <= clients // 8:
+        tries = size + size // 8 + 16
+        for part in _parts(rounds, tries):
+            found += _one_by_one(seed, part, clients, size, tries)
+    else:
+        for part in _parts(rounds, clients):
+            found += _top(_draws(seed, part, clients), size)
+    return found
 
 
 @dataclass(frozen=True)
@@ -63,7 +120,15 @@ class Uniform(Sampler):
         return self.size
 
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
-        return _top(_draws(seed, round, clients), self.count(clients))
+        return _uniform(seed, range(round, round + 1), clients, self.count(clients))[0]
+
+    def cohorts(self, seed: int, rounds: range, clients: int) -> list[Ids]:
+        if type(self).cohort is not Uniform.cohort:  # a kind of its own
+            return super().cohorts(seed, rounds, clients)
+        return _uniform(seed, rounds, clients, self.count(clients))
+
+    def most(self, clients: int, rounds: int) -> int:
+        return min(clients, rounds * self.count(clients))
 
     def check(self, clients: int, rounds: int) -> None:
         if isinstance(self.size, float) and not 0 < self.size <= 1:
@@ -81,10 +146,14 @@ class Weighted(Uniform):
 
     weights: Sequence[float] = ()
 
+    @cached_property
+    def _each(self) -> torch.Tensor:
+        return torch.from_numpy(np.array(self.weights, dtype=np.float64))
+
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
-        weights = torch.tensor(self.weights, dtype=torch.float64)
-        keys = _draws(seed, round, clients).log() / weights  # Efraimidis and Spirakis 2006
-        return _top(keys, self.count(clients))
+        draws = _draws(seed, range(round, round + 1), clients)
+        keys = draws.log() / self._each  # Efraimidis and Spirakis 2006
+        return _top(keys, self.count(clients))[0]
 
     def check(self, clients: int, rounds: int) -> None:
         super().check(clients, rounds)
@@ -92,7 +161,8 @@ class Weighted(Uniform):
             raise FairleadError(
                 f"{len(self.weights)} sampling weights for {clients} clients: give one a client"
             )
-        if not all(np.isfinite(w) and w > 0 for w in self.weights):
+        weights = np.asarray(self.weights, dtype=np.float64)
+        if not np.isfinite(weights).all() or (weights <= 0).any():
             raise FairleadError("sampling weights must be positive and finite")
 
 
@@ -103,22 +173,32 @@ class AllFirst(Uniform):
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
         return np.arange(clients) if round == 0 else super().cohort(seed, round, clients)
 
+    def cohorts(self, seed: int, rounds: range, clients: int) -> list[Ids]:
+        drawn = _uniform(seed, rounds, clients, self.count(clients))
+        return [ids if k else np.arange(clients) for k, ids in zip(rounds, drawn, strict=True)]
+
+    def most(self, clients: int, rounds: int) -> int:
+        return clients
+
 
 @dataclass(frozen=True)
 class Replay(Sampler):
     """Given cohorts, one list of client ids a round."""
 
-    cohorts: Sequence[Sequence[int]]
+    lists: Sequence[Sequence[int]]
 
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
-        return np.sort(np.asarray(self.cohorts[round], dtype=np.int64))
+        return np.sort(np.asarray(self.lists[round], dtype=np.int64))
+
+    def most(self, clients: int, rounds: int) -> int:
+        return len(set().union(*self.lists[:rounds]))
 
     def check(self, clients: int, rounds: int) -> None:
-        if len(self.cohorts) < rounds:
+        if len(self.lists) < rounds:
             raise FairleadError(
-                f"{len(self.cohorts)} cohorts are given for {rounds} rounds: give one a round"
+                f"{len(self.lists)} cohorts are given for {rounds} rounds: give one a round"
             )
-        for k, ids in enumerate(self.cohorts):
+        for k, ids in enumerate(self.lists):
             if len(set(ids)) != len(ids) or not ids:
                 raise FairleadError(f"the cohort of round {k} is empty or names a client twice")
             if min(ids) < 0 or max(ids) >= clients:
@@ -155,6 +235,19 @@ def answered(ids: Ids, dropout: Dropouts, seed: int, round: int) -> Ids:
         draws = uniform(seed, Purpose.DROPOUT, round, torch.from_numpy(ids), 1)[:, 0]
         return ids[(draws >= dropout).numpy()]
     return np.setdiff1d(ids, np.asarray(dropout[round], dtype=np.int64))
+
+
+def answered_many(cohorts: Sequence[Ids], dropout: Dropouts, seed: int, rounds: range) -> list[Ids]:
+    """Those who answer in several rounds, each as `answered` gives them."""
+    if not isinstance(dropout, int | float) or dropout == 0 or not cohorts:
+        pairs = zip(cohorts, rounds, strict=True)
+        return [answered(ids, dropout, seed, k) for ids, k in pairs]
+    sizes = [len(ids) for ids in cohorts]
+    when = torch.from_numpy(np.repeat(np.array(rounds, dtype=np.int64), sizes))[:, None]
+    everyone = torch.from_numpy(np.concatenate([*cohorts, np.zeros(0, np.int64)]))
+    draws = uniform(seed, Purpose.DROPOUT, when, everyone, 1)[:, 0].numpy()
+    parts = np.split(draws >= dropout, np.cumsum(sizes)[:-1])
+    return [ids[kept] for ids, kept in zip(cohorts, parts, strict=True)]
 
 
 def check_dropout(dropout: Dropouts, rounds: int) -> None:

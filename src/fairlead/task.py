@@ -25,9 +25,10 @@ from fairlead.domain import Simplex
 from fairlead.errors import FairleadError, unknown
 from fairlead.evaluation import Spread, client_losses, client_weights, evaluated, objective_of
 from fairlead.layout import Layout
+from fairlead.lazy import WORTH, Vector
 from fairlead.losses import LOSSES, METRICS, Loss, Metric, Whole
 from fairlead.making import Function, Made
-from fairlead.oracle import Form, Oracle
+from fairlead.oracle import Alone, Form, Oracle
 from fairlead.trace import TRACE_AFTER, is_traceable
 
 Block: TypeAlias = tuple[Tensor, ...]
@@ -169,6 +170,7 @@ class Task(Made):
 
     def _forget(self) -> None:
         self._oracles: dict[Form, Oracle] = {}
+        self._alone = Alone(self)
         self.least: tuple[Tensor, Tensor] | None = None
         self.sample_weights: dict[Any, Tensor] = {}
 
@@ -233,17 +235,21 @@ class Task(Made):
 
     def losses(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Tensor, Tensor]:
         """A loss a sample, and the buffers after the pass."""
+        point = x.to(torch.bfloat16) if self.form.half else x
+        return self._losses(self.layout.views(point), block, buffers)
+
+    def _losses(
+        self, point: dict[str, Tensor], block: Block, buffers: Tensor
+    ) -> tuple[Tensor, Tensor]:
         # copies of their own: layers change buffers in place, and under vmap only whole tensors
         named = {n: b.clone() for n, b in self.layout.buffer_views(buffers).items()}
-        inputs, point = block[: self.inputs], x
+        inputs, full = block[: self.inputs], buffers.dtype
         if self.form.half:
-            point = x.to(torch.bfloat16)
             inputs = tuple(t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs)
-        weights = {**self.layout.views(point), **self.layout.fixed, **named}
-        output = functional_call(self.model, weights, inputs)
-        losses = self.loss(output.to(x.dtype), *block[self.inputs :])
+        output = functional_call(self.model, {**point, **self.layout.fixed, **named}, inputs)
+        losses = self.loss(output.to(full), *block[self.inputs :])
         if named:
-            buffers = torch.cat([named[n].reshape(-1).to(x.dtype) for n in named])
+            buffers = torch.cat([named[n].reshape(-1).to(full) for n in named])
         return losses, buffers
 
     def mean_loss(
@@ -264,12 +270,12 @@ class Task(Made):
     @property
     def recordings(self) -> int:
         """How many of its gradients have been recorded as lists of operators."""
-        return sum(oracle.recordings for oracle in self._oracles.values())
+        return self._alone.recordings + sum(o.recordings for o in self._oracles.values())
 
     def formed(self, form: Form) -> Task:
         """The task with its gradients computed in another form."""
         other = copy.copy(self)
-        other.form = form
+        other.form, other._alone = form, Alone(other)
         return other
 
     def grad_block(
@@ -282,13 +288,30 @@ class Task(Made):
             (g,) = torch.autograd.grad(loss, leaf)
         return g, buffers.detach()
 
-    def regularised(self, g: Tensor, x: Tensor) -> Tensor:
+    def parts_of_gradient(
+        self, x: Tensor, weights: None, buffers: Tensor, *block: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """The gradient of one client's data loss by parameter, so that they need not be put together."""
+        point = x.detach().to(torch.bfloat16) if self.form.half else x.detach()
+        leaves = {n: v.detach().requires_grad_() for n, v in self.layout.views(point).items()}
+        with torch.enable_grad():
+            losses, buffers = self._losses(leaves, block, buffers)
+            found = torch.autograd.grad(losses.mean(), list(leaves.values()))
+        return [g.to(x.dtype) for g in found], buffers.detach()
+
+    def gradient(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Any, Tensor]:
+        """The gradient of one client on a block (B, …), computed on when it is used."""
+        parts, buffers = self._alone(self, x, block, buffers)
+        late = self.dim >= WORTH and self.device.type == "cpu"
+        return Vector.of(parts) if late else torch.cat([g.reshape(-1) for g in parts]), buffers
+
+    def regularised(self, g: Any, x: Any) -> Any:
         """The gradient of the objective from that of the data loss; for a saddle task the gradient
         mapping, whose sign is turned where the objective is maximized."""
         g = self.turned(g)
         return g + self.l2 * x if self.l2 else g
 
-    def turned(self, v: Tensor) -> Tensor:
+    def turned(self, v: Any) -> Any:
         """The vector with its sign turned where the objective is maximized."""
         return v if self.flip is None else v * self.flip
 
@@ -326,9 +349,9 @@ class Task(Made):
         total: Tensor | float = 0.0
         for index in torch.arange(n, device=self.store).split(n if self.mixes_samples else limit):
             block = tuple(t[0] for t in self.samples(owner, index[None]))
-            g, buffers = self.grad_block(x, block, buffers)
+            g, buffers = self.gradient(x, block, buffers)
             total = total + len(index) / n * g
-        return self.regularised(torch.as_tensor(total), x), buffers
+        return self.regularised(total, x), buffers
 
     def fingerprint(self) -> dict[str, Any]:
         """What tells this task from others; mapped files are told by their shapes alone."""
@@ -355,6 +378,7 @@ class Task(Made):
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model)
         other._forget()
+        other._alone = self._alone  # what is recorded needs no model
         return other
 
     # -- evaluation -----------------------------------------------------------------------------

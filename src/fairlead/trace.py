@@ -31,14 +31,14 @@ def is_traceable(model: nn.Module) -> bool:
 
 
 def traced(
-    run: Callable[..., tuple[Tensor, Tensor]],
+    run: Callable[..., tuple[Any, Tensor]],
     arguments: tuple[Tensor | None, ...],
     compiled: bool = False,
-) -> Callable[..., tuple[Tensor, Tensor]]:
+) -> Callable[..., tuple[Any, Tensor]]:
     """The recorded form of `run` for arguments of these shapes, compiled on demand; None stays None."""
     given = [place for place, t in enumerate(arguments) if t is not None]
 
-    def gradient(*tensors: Tensor) -> Tensor:
+    def gradient(*tensors: Tensor) -> Any:
         full: list[Any] = [None] * len(arguments)
         for place, t in zip(given, tensors, strict=True):
             full[place] = t
@@ -52,12 +52,22 @@ def traced(
     if compiled:
         graph = torch.compile(graph, dynamic=False)
 
-    def replay(*full: Tensor | None) -> tuple[Tensor, Tensor]:
+    def replay(*full: Tensor | None) -> tuple[Any, Tensor]:
         buffers = full[2]
         assert buffers is not None
         return graph(*(full[place] for place in given)), buffers
 
     return replay
+
+
+def compiled(run: Callable[..., list[Tensor]], example: list[Tensor]) -> Callable[..., Any]:
+    """A function of tensors, recorded and compiled; one that draws random numbers stays as it is."""
+    recorded = make_fx(run)(*example)
+    if any(_draws(node) for node in recorded.graph.nodes):
+        return run
+    recorded.graph.eliminate_dead_code()
+    recorded.recompile()
+    return torch.compile(recorded, dynamic=False)
 
 
 def simplified(module: GraphModule, example: list[Any]) -> GraphModule:

@@ -18,6 +18,7 @@ from fairlead.compress import Compressor
 from fairlead.data.batches import Batches, Draw
 from fairlead.engine.mail import Mail
 from fairlead.errors import FairleadError
+from fairlead.lazy import settled
 from fairlead.rng import Purpose, normal, words
 from fairlead.schedules import Rate, rate_at
 from fairlead.task import Block, Task
@@ -250,7 +251,7 @@ class Single(_Statistics, Client[Any]):
         self.at = "after its last step"
 
     def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
-        task, work = self.work.task, self.work
+        task, work, x = self.work.task, self.work, settled(x)
         if batch is None or batch >= task.sizes[self.client]:
             self.gradients += int(task.sizes[self.client])
             g, buffers = task.full_grad(self.client, x, self.buffers, work.limit)
@@ -259,8 +260,13 @@ class Single(_Statistics, Client[Any]):
             index = large_batch(work, np.array([self.client]), batch).of(0, 0).to(task.store)
             block = tuple(t[0] for t in task.samples(self.owner, index[None]))
             self.gradients += batch
-            g = task.regularised(task.grad_block(x, block, self.buffers)[0], x)
+            g = task.regularised(self.gradient(x, block)[0], x)
         return self.finite("the full gradient", g)
+
+    def gradient(self, y: Tensor, block: Block) -> tuple[Any, Tensor]:
+        """The gradient of a block's loss, and the buffers after the pass."""
+        of = self.work.task.grad_block if self.work.check else self.work.task.gradient
+        return of(y, block, self.buffers)
 
     def samples(self, index: Tensor, k: int) -> Block:
         """The samples of step k."""
@@ -268,13 +274,15 @@ class Single(_Statistics, Client[Any]):
         return tuple(t[0] for t in self.work.task.samples(self.owner, index[None], keys))
 
     def encode(self, upload: U, by: Compressor | None) -> U:
-        rows = upload.map(lambda v: v[None])
+        if by is None:
+            return upload
+        rows = settled(upload).map(lambda v: v[None])
         sent = self.mail.encode(rows, by, np.array([self.client]), self.id)
         one = sent.map(lambda v: v[0])
         object.__setattr__(one, "wire", sent.wire)
         return one
 
-    def finite(self, what: str, value: Tensor) -> Tensor:
+    def finite(self, what: str, value: Any) -> Any:
         if self.work.check and not bool(torch.isfinite(value).all()):
             raise FairleadError(f"{what} holds NaN or infinite values: try a smaller step size")
         return value
@@ -286,20 +294,21 @@ class _SingleStep(Step):
         self._block: Block | None = None
 
     def grad(self, y: Tensor) -> Tensor:
-        client, task = self.client, self.client.work.task
+        client, task, y = self.client, self.client.work.task, settled(y)
         count = int(client.draw.count[0, self.k])
         client.finite("the point y", y)
         first = self._block is None
         if self._block is None:
             index = client.index[self.k, :count]
             self._block = client.samples(index, self.k)
-        g, buffers = task.grad_block(y, self._block, client.buffers)
+        g, buffers = client.gradient(y, self._block)
         client.gradients += count
         if first and buffers.numel():
             client.buffers, client.stepped = buffers, True
         if task.noise:
             work = client.work
-            g = g + task.noise * normal(work.seed, work.round, client.id, self.k, len(y))[0].to(g)
+            more = normal(work.seed, work.round, client.id, self.k, len(y))[0]
+            g = g + task.noise * more.to(y)
         return client.finite("the gradient", task.regularised(g, y))
 
 

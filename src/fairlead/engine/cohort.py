@@ -90,10 +90,10 @@ class SimulatedCohort(Cohort):
             else:
                 found.up[part] = exact.cpu().numpy()
             found.nominal += named * len(part)
-            found.kind, w = type(upload), weights[torch.from_numpy(part)]
+            found.kind, w = type(upload), weights[part]
             session.counters.gradients += client.gradients
             for name, value in upload.tensors().items():
-                found.sums[name] = found.sums.get(name, 0) + w @ rows_of(value, len(part))
+                found.add(name, value, w)
             if session.measure_drift:
                 session.walks.add(upload.walked(), len(part))
             after = client.moved_buffers()

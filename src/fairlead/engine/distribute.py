@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -20,34 +20,44 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, Memory, Replies, Upload
 from fairlead.data.batches import Batches, Draw
+from fairlead.engine.choose import unstackable
 from fairlead.engine.clients import Single
+from fairlead.engine.cohort import Ids, Program, SimulatedCohort
 from fairlead.engine.mail import Mail, Residuals
-from fairlead.engine.ranks import Ranks
+from fairlead.engine.ranks import Ranks, TorchRanks
 from fairlead.engine.replies import Collected, bits_of, split_reply
 from fairlead.engine.shares import balanced, move_rows
-from fairlead.engine.simulate import Ids, Program, Session, Simulate, SimulatedCohort
+from fairlead.engine.simulate import Session, Simulate
+from fairlead.engine.store import ClientStore
 from fairlead.errors import FairleadError, unknown
 from fairlead.evaluation import Spread
+from fairlead.lazy import settled
 from fairlead.task import Task
 
 U = TypeVar("U", bound=Upload)
+
+MOVED = 64 << 20
+"""Bytes of rows on their way at a time, when all are brought together."""
 
 
 @dataclass(frozen=True)
 class Distributed(Simulate):
     """How to run on several processes, started by torchrun or anything else that sets RANK and WORLD_SIZE.
+    (On one machine without GPUs, `train(workers=…)` starts them itself.)
 
     data: "replicate" (every rank can run every client), "shard" (a rank holds the data of its own
         clients, and runs these alone), or "auto" to shard what no device can hold.
     sums: "exact", or "bfloat16" to send sums in half the bytes.
     timeout: seconds after which a rank that does not answer is taken for lost.
     backend: of torch.distributed; NCCL on GPUs and gloo elsewhere by default.
+    ranks: the processes, where they are others than torch.distributed's.
     """
 
     data: Literal["auto", "replicate", "shard"] = "auto"
     sums: Literal["exact", "bfloat16"] = "exact"
     timeout: float = 600.0
     backend: str | None = None
+    ranks: Ranks | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,9 +75,10 @@ class Distributed(Simulate):
         batches: Batches,
         weights: NDArray[np.float64],
         seed: int,
+        most: int | None = None,
     ) -> Session:
-        ranks = Ranks(task.device, self.backend, self.timeout)
-        return DistributedSession(self, ranks, task, algorithm, batches, weights, seed)
+        ranks = self.ranks or TorchRanks(task.device, self.backend, self.timeout)
+        return DistributedSession(self, ranks, task, algorithm, batches, weights, seed, most)
 
 
 class DistributedSession(Session):
@@ -85,12 +96,14 @@ class DistributedSession(Session):
         batches: Batches,
         weights: NDArray[np.float64],
         seed: int,
+        most: int | None = None,
     ) -> None:
         self.ranks = ranks
         clients = np.arange(task.clients)
         self.owner = clients % ranks.size
         self.pinned = _shards(setting, ranks, task)
         self.first, self.crowd, mine = ranks.first, ranks.size, None
+        self.remark = f"{ranks.size} ranks"
         task = copy.copy(task)
         if self.pinned:
             self.owner = balanced(task.sizes.astype(float), self.owner, ranks.size)
@@ -107,17 +120,20 @@ class DistributedSession(Session):
         self._known: dict[Any, Collected] = {}
         self._pending: list[tuple[int, Ids, Ids, float]] = []
         self._counted = 0
-        super().__init__(setting, task, algorithm, batches, weights, seed)
+        super().__init__(setting, task, algorithm, batches, weights, seed, most)
 
     # -- what all ranks do alike ----------------------------------------------------------------
 
     def prepare(self, ids: Ids) -> None:
         share = self.share(ids, self.task.sizes[ids].astype(float))
         mine = ids[share == self.ranks.rank] if (share == self.ranks.rank).any() else ids[:1]
+        whole = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
+        self.whole = tuple(whole.index.shape)
+        why = unstackable(self.task, whole)
+        if self.mode == "auto" and why:  # of the whole cohort, also where a share of it would do
+            self.mode, self.report = "loop", f"loop: {why}"
         self.ranks.wait()
         super().prepare(mine)  # all measure at once, as they will run
-        if self.ranks.first:
-            self.report = f"{self.report.partition('; ')[0]}; {self.ranks.size} ranks"
         how = self.ranks.tell(self.how() if self.ranks.first else None)
         if not self.ranks.first:
             self.take(how)
@@ -129,10 +145,23 @@ class DistributedSession(Session):
         self._counted = self.counters.gradients  # what was restored is everyone's
 
     def continue_from(self, other: Session) -> None:
-        super().continue_from(other)
+        """Take over from another run, of whose rows all lie here or those of this rank's clients."""
         if isinstance(other, DistributedSession):
-            self.owner, self.touched = other.owner.copy(), other.touched.copy()
+            self.touched |= other.touched
+            if other.crowd == self.crowd and not self.pinned:
+                self.owner = other.owner.copy()
+        if self.store is not None and other.store is not None:
+            self._take_rows(self.store, other.store)
+        for name, rows in other.residuals.stores.items():
+            self._take_rows(self.residuals.of(name, rows.start.v), rows)
+        self.continue_counts(other)
         self._counted = self.counters.gradients
+
+    def _take_rows(self, into: ClientStore[Any], rows: ClientStore[Any]) -> None:
+        ids = rows.touched
+        self.touched[ids] = True
+        for part in _parts(rows, ids[self.owner[ids] == self.ranks.rank]):
+            into.write(part, rows.read(part))
 
     def share(self, ids: Ids, cost: NDArray[np.float64]) -> Ids:
         """The rank of every client of a cohort."""
@@ -173,13 +202,20 @@ class DistributedSession(Session):
     def bring(self, ids: Ids, share: Ids) -> None:
         """Have the rows of a cohort's clients lie with the ranks that run them."""
         moved = (self.owner[ids] != share) & self.touched[ids]
-        stores = [] if self.store is None else [self.store]
-        stores += [self.residuals.stores[name] for name in sorted(self.residuals.stores)]
+        stores = self.stores()
         if moved.any() and stores:
             move_rows(self.ranks, stores, ids[moved], self.owner[ids][moved], share[moved])
         if not self.pinned:
             self.owner[ids] = share
         self.touched[ids] = True
+
+    def bring_home(self) -> None:
+        """Have all rows lie with the first rank, when the others are about to end. Whose clients they
+        are is still known, for a run that goes on from this one."""
+        for store in self.stores():
+            for part in _parts(store, np.flatnonzero(self.touched)):
+                move_rows(self.ranks, [store], part, self.owner[part], np.zeros_like(part))
+        self.task.spread = None
 
     def places(self) -> dict[str, Tensor]:
         count = torch.tensor([self.ranks.size])
@@ -214,11 +250,11 @@ class DistributedSession(Session):
                     Draw(torch.zeros(1, 1, 1, dtype=torch.int64), np.ones((1, 1), np.int64)),
                     own,
                 )
-            aside = Residuals(self.task.clients)
+            aside = Residuals(self.where)
             mail = Mail(aside, self.seed, at.round, at.exchange, through_bytes=False)
             memory = None if self.store is None else self.store.start
             client = Single(self.work(at.round), int(ids[0]), draw, memory, mail)
-            upload, _ = split_reply(program(client, **down), 1, down)
+            upload, _ = split_reply(settled(program(client, **down)), 1, down)
             found = Collected(np.zeros(0, np.int64), kind=type(upload))
             found.sums = {name: v.reshape(-1) for name, v in upload.tensors().items()}
             moved = client.moved_buffers()
@@ -283,6 +319,13 @@ class DistributedCohort(SimulatedCohort):
         entry = len(session.ledger.exchanges) - 1
         session.note(entry, answered, up, found.nominal)
         return Replies(found.kind(**sums), len(self.ids))
+
+
+def _parts(store: ClientStore[Any], ids: Ids) -> list[Ids]:
+    """Clients, some at a time, whose rows are not too many bytes together."""
+    size = max(1, sum(t.nbytes for t in store.start.tensors().values()))
+    step = max(1, MOVED // size)
+    return [ids[k : k + step] for k in range(0, len(ids), step)]
 
 
 def _summed(session: DistributedSession, parts: list[Tensor]) -> list[Tensor]:

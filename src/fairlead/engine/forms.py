@@ -40,9 +40,9 @@ def choose_form(session: Session, ids: NDArray[np.int64], draw: Draw) -> tuple[F
     plain = forms_of(task, half, compiled=False)
     compiles = setting.compile is True and task.recordable
     if is_small(task, len(ids), draw) or task.device.type != "cuda":
-        plain, compiles = plain[:1], False
+        plain = plain[:1]
     if task.device.type != "cuda":
-        return plain[0], ""
+        return Form("vmap", half, setting.compile is True), ""
     key = f"form {key_of(session, draw)} {setting.precision}"
     found = remembered(key, lambda: _measured(session, ids, draw, plain))
     steps = session.rounds * draw.index.shape[1]

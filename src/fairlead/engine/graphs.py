@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fairlead.algorithm import Algorithm, State
 from fairlead.engine.choose import unstackable
-from fairlead.engine.recorded import Inputs, Take, padded, padded_size
+from fairlead.engine.inputs import Inputs, padded, padded_size
+from fairlead.engine.recorded import Take
 
 if TYPE_CHECKING:
     from fairlead.engine.cohort import SimulatedCohort
@@ -66,7 +67,7 @@ class Graphs:
         shape, even = at.draw.index.shape, bool((at.draw.count == at.draw.index.shape[2]).all())
         fields = tuple((name, t.shape) for name, t in state.tensors().items())
         size = padded_size(self.session.task, at.ids)
-        key = (shape, even, at.first, fields, size)
+        key = (shape, even, at.first, fields, size, self.session.measure_drift)
         take = self.takes.get(key)
         if take is None:
             inputs = Inputs(self.session, state, at, even)
@@ -91,7 +92,7 @@ class Graphs:
             return why
         if at.draw.index.shape[1] > MOST_STEPS:
             return f"a round has more than {MOST_STEPS} steps"
-        if any(t.device != task.device for t in state.tensors().values()):
+        if any(t.device.type != task.device.type for t in state.tensors().values()):
             return "the server's optimizer keeps numbers on the host: give it capturable=True"
         return ""
 
@@ -140,7 +141,7 @@ class _Look:
     def of(self, x: Tensor, buffers: Tensor, record: Any) -> dict[str, float]:
         self.x.copy_(x)
         self.buffers.copy_(buffers)
-        if self.seen == 1 and not self.fails:
+        if self.seen == 1 and self.names and not self.fails:
             try:
                 self.replay = record(self.perform)
             except RuntimeError:

@@ -21,9 +21,10 @@ from fairlead.compress import Compressor
 from fairlead.data.batches import Draw
 from fairlead.engine.choose import unstackable
 from fairlead.engine.clients import Stacked, Work, augment_keys, large_batch
+from fairlead.engine.cohort import SimulatedCohort
 from fairlead.engine.mail import Mail
 from fairlead.engine.replies import bits_of, rows_of, split_reply
-from fairlead.engine.simulate import Session, SimulatedCohort
+from fairlead.engine.simulate import Session
 from fairlead.engine.wire import message_bits
 from fairlead.errors import FairleadError
 from fairlead.rng import normal

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairlead.algorithm import Memory, Upload
 from fairlead.compress import Compressor, ErrorFeedback
-from fairlead.engine.store import ClientStore
+from fairlead.engine.store import ClientStore, Keep
 from fairlead.engine.wire import encode
 from fairlead.errors import FairleadError
 from fairlead.rng import Word
@@ -27,8 +27,8 @@ class _Left(Memory):
 class Residuals:
     """What compressors with error feedback left out so far, by field and client."""
 
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
+    def __init__(self, keep: Keep) -> None:
+        self.keep = keep
         self._lock = Lock()  # clients may run on several threads
         self.stores: dict[str, ClientStore[_Left]] = {}
 
@@ -40,8 +40,8 @@ class Residuals:
     def of(self, name: str, like: Tensor) -> ClientStore[_Left]:
         """The remainders of a field."""
         if name not in self.stores:
-            start = torch.zeros(like.shape[-1], dtype=like.dtype, device=like.device)
-            self.stores[name] = ClientStore(self.clients, _Left(v=start))
+            start = torch.zeros(like.shape[-1], dtype=like.dtype, device=self.keep.device)
+            self.stores[name] = self.keep.store(_Left(v=start))
         return self.stores[name]
 
     def export(self) -> dict[str, dict[str, Tensor]]:
@@ -52,8 +52,7 @@ class Residuals:
         """Take back what `export` gave."""
         for name, rows in saved.items():
             if "v" in rows:
-                self.read(name, rows["ids"].numpy(), rows["v"])
-                self.stores[name].load(rows)
+                self.of(name, rows["v"]).load(rows)
 
     def write(self, ids: NDArray[np.int64], held: dict[str, Tensor]) -> None:
         """Keep the new remainders."""

@@ -1,4 +1,4 @@
-"""The processes of a run: what they sum, agree on and hand to each other, by `torch.distributed`."""
+"""The processes of a run: what they sum, agree on and hand to each other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -20,8 +21,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from fairlead.errors import FairleadError
-
-Ints = NDArray[np.int64]
 
 
 def launched() -> bool:
@@ -50,15 +49,56 @@ class Lost(FairleadError):
     """Another process of the run does not answer any more."""
 
 
-class Ranks:
-    """This process among its like. A process of its own is one of one, and asks nobody.
+class Ranks(ABC):
+    """This process among its like, and what they do together."""
+
+    rank = 0
+    size = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and tells."""
+        return self.rank == 0
+
+    @abstractmethod
+    def sum_(self, t: Tensor) -> Tensor:
+        """The sum over all processes, in place; bitwise the same everywhere."""
+
+    @abstractmethod
+    def most(self, values: Sequence[int]) -> list[int]:
+        """The largest of each number over all processes."""
+
+    @abstractmethod
+    def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums of numbers on the host; whole ones are exact up to 2^53."""
+
+    @abstractmethod
+    def tell(self, value: Any) -> Any:
+        """What the first process gives, as JSON takes it."""
+
+    @abstractmethod
+    def gather(self, data: bytes) -> list[bytes]:
+        """Equally long bytes from everyone."""
+
+    @abstractmethod
+    def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
+        """Send tensors to some processes and receive others, in place, from some. All processes call
+        it, whether they have something to send or not."""
+
+    def wait(self) -> None:
+        """Until everyone is here."""
+        self.most([0])
+
+
+class TorchRanks(Ranks):
+    """Processes that torchrun or its like started, which talk by `torch.distributed`. A process of its own
+    is one of one, and asks nobody.
 
     What is summed lies on the run's device. What is agreed on are a few numbers on the host, which go
     by a group of their own where the device is a GPU, so that no round waits for it.
     """
 
     def __init__(self, device: torch.device, backend: str | None, timeout: float) -> None:
-        self.rank, self.size = 0, 1
         self.device = device
         self._control: Any = None
         self.connected = launched()
@@ -68,20 +108,13 @@ class Ranks:
             if dist.get_backend() != "gloo":
                 self._control = _control_group(timeout)
 
-    @property
-    def first(self) -> bool:
-        """Whether this is the process that writes and tells."""
-        return self.rank == 0
-
     def sum_(self, t: Tensor) -> Tensor:
-        """The sum over all processes, in place; bitwise the same everywhere."""
         if self.connected:
             with _answering(self):
                 dist.all_reduce(t)
         return t
 
     def most(self, values: Sequence[int]) -> list[int]:
-        """The largest of each number over all processes."""
         if self.size == 1:
             return list(values)
         t = torch.tensor(values)
@@ -90,7 +123,6 @@ class Ranks:
         return t.tolist()
 
     def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums of numbers on the host; whole ones are exact up to 2^53."""
         if self.size == 1:
             return values
         t = torch.from_numpy(values.copy())
@@ -99,7 +131,6 @@ class Ranks:
         return t.numpy()
 
     def tell(self, value: Any) -> Any:
-        """What the first process gives, as JSON takes it."""
         if self.size == 1:
             return value
         data = json.dumps(value).encode() if self.first else b""
@@ -112,7 +143,6 @@ class Ranks:
         return json.loads(bytes(text.numpy()))
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Equally long bytes from everyone."""
         if self.size == 1:
             return [data]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -122,7 +152,6 @@ class Ranks:
         return [bytes(t.numpy()) for t in found]
 
     def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
-        """Send tensors to some processes and receive others, in place, from some."""
         if not give and not take:
             return
         by_host = self.device.type != "cpu" and dist.get_backend() == "gloo"
@@ -136,10 +165,6 @@ class Ranks:
         if by_host:
             for rank, t in take.items():
                 t.copy_(taken[rank])
-
-    def wait(self) -> None:
-        """Until everyone is here."""
-        self.most([0])
 
 
 def _connect(backend: str, timeout: float) -> None:
@@ -175,7 +200,7 @@ def _leave() -> None:
 
 
 @contextlib.contextmanager
-def _answering(ranks: Ranks) -> Iterator[None]:
+def _answering(ranks: TorchRanks) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:

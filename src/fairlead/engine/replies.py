@@ -24,6 +24,16 @@ class Collected:
     sums: dict[str, Tensor] = field(default_factory=dict)
     buffers: Tensor | None = None
 
+    def add(self, name: str, value: Tensor, weights: Tensor) -> None:
+        """Some clients' vectors of a field, (S, …), or one's own."""
+        total = self.sums.get(name)
+        if value.dim() == 1 and len(weights) == 1 and value.device.type == "cpu":
+            w = float(weights)  # in place, one walk over the vector
+            self.sums[name] = value * w if total is None else total.add_(value, alpha=w)
+            return
+        new = weights @ rows_of(value, len(weights))
+        self.sums[name] = new if total is None else total + new
+
 
 def bits_of(t: Tensor) -> int:
     return 8 * t.element_size() * t.numel()

@@ -9,40 +9,42 @@ the task's own shapes and takes the fastest.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Algorithm, Cohort, Memory, Replies, State, Upload
+from fairlead.algorithm import Algorithm, Memory, State, Upload
 from fairlead.data.batches import Batches, Draw
-from fairlead.engine import graphs
+from fairlead.engine import forms, graphs
 from fairlead.engine.choose import choose, is_small, unstackable
 from fairlead.engine.clients import Counters, Single, Stacked, Work
-from fairlead.engine.ledger import Exchange, Ledger
+from fairlead.engine.cohort import Ids, Program, SimulatedCohort
+from fairlead.engine.ledger import Ledger
 from fairlead.engine.mail import Mail, Residuals
-from fairlead.engine.memory import clients_that_fit, keep_freed_memory
-from fairlead.engine.replies import Collected, bits_of, rows_of, split_reply
-from fairlead.engine.store import ClientStore
-from fairlead.engine.wire import message_bits
+from fairlead.engine.memory import Needs, clients_that_fit, keep_freed_memory, needed
+from fairlead.engine.precision import restore_units, use_matrix_units
+from fairlead.engine.replies import split_reply
+from fairlead.engine.store import ClientStore, Keep
+from fairlead.engine.tiers import Memories
 from fairlead.errors import FairleadError, unknown
 from fairlead.evaluation import measured
+from fairlead.lazy import settled
 from fairlead.measure.drift import Walks
+from fairlead.oracle import Form
 from fairlead.task import Task
 from fairlead.trace import TRACE_SMALL_AFTER
 
-U = TypeVar("U", bound=Upload)
-Ids = NDArray[np.int64]
 Weighting = str | Sequence[float]
-Program = Callable[..., Any]
 Mode = Literal["auto", "vmap", "loop", "debug"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,28 @@ class Simulate:
     memory: bytes a chunk of clients may take; by default a share of what is free.
     threads: clients at a time in `loop` on a CPU; by default torch's number of threads.
     capture: record whole rounds as CUDA graphs; on a GPU by default, where the method allows it.
+    precision: of local gradients: "float32" (that is, the task's own), "tf32" for the matrix units of
+        GPUs, or "bfloat16". Models, control variates and sums stay in the task's own in any case.
+    compile: whether `torch.compile` makes the gradients; "auto" where the run is long enough for it.
+    memories: where clients' memories lie: on the "device", in the "host"'s memory or on "disk"; "auto"
+        takes the first that has room for them.
     """
 
     mode: Mode = "auto"
     memory: int | None = None
     threads: int | None = None
     capture: bool | None = None
+    precision: Precision = "float32"
+    compile: bool | Literal["auto"] = "auto"
+    memories: Memories = "auto"
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
             raise unknown("engine", self.mode, get_args(Mode))
+        if self.precision not in get_args(Precision):
+            raise unknown("precision", self.precision, get_args(Precision))
+        if self.memories not in get_args(Memories):
+            raise unknown("place for memories", self.memories, get_args(Memories))
 
     def open(
         self,
@@ -71,9 +85,10 @@ class Simulate:
         batches: Batches,
         weights: NDArray[np.float64],
         seed: int,
+        most: int | None = None,
     ) -> Session:
-        """Everything that lives for a run."""
-        return Session(self, task, algorithm, batches, weights, seed)
+        """Everything that lives for a run, in which at most so many clients take part."""
+        return Session(self, task, algorithm, batches, weights, seed, most)
 
 
 class Session:
@@ -85,6 +100,10 @@ class Session:
     """How many processes work at the same time."""
     first = True
     """Whether this is the process that writes and tells."""
+    whole: tuple[int, ...] = ()
+    """The shape of the first cohort's batches, where this process runs a part of it."""
+    remark = ""
+    """What else is to be told of how the run is executed."""
 
     def __init__(
         self,
@@ -94,17 +113,28 @@ class Session:
         batches: Batches,
         weights: NDArray[np.float64],
         seed: int,
+        most: int | None = None,
     ) -> None:
+        if setting.precision == "bfloat16":
+            _check_half(task)
+            task = task.formed(Form(half=True))
         self.task, self.batches, self.weights, self.seed = task, batches, weights, seed
         x, self.buffers = task.start(seed)
         start = algorithm.memory(x)
-        self.store = None if start is None else ClientStore(task.clients, start)
+        self.server = sum(t.nbytes for t in algorithm.init(x).tensors().values())
+        self._sized = 1, 1  # the batches and the size of a cohort
+        self.where = Keep(task.clients, task.device, setting.memories, most, self.crowd)
+        self.store = None if start is None else self.where.store(start)
         self.counters, self.ledger = Counters(), Ledger()
-        self.residuals = Residuals(task.clients)
+        self.residuals = Residuals(self.where)
         self.setting = setting
         self.mode: Mode = setting.mode
         self.report = f"{setting.mode}, as asked for"
         self.room = self.planned = 0
+        self.rounds = 1  # of the whole run, as far as it is known
+        self.form: Form | None = None  # as another process took it
+        self.units: dict[str, Any] = {}
+        self.compiles = False  # whether whole rounds are made by torch.compile
         self.operator_threads = torch.get_num_threads()
         self.threads = 1  # clients that run at the same time in `loop`
         if setting.mode != "debug" and task.device.type == "cpu" and not task.draws_masks:
@@ -122,18 +152,41 @@ class Session:
     def told(self) -> str:
         """How the run was executed, and why so."""
         more = "" if self.graphs is None else self.graphs.told
-        return f"{self.report}; {more}" if more else self.report
+        return "; ".join(filter(None, (self.report, more, self.remark)))
+
+    @property
+    def needs(self) -> Needs:
+        """The memory that the run takes; known when it is prepared."""
+        return needed(self, *self._sized)
+
+    def size_up(self, ids: Ids) -> Draw:
+        """Find how many clients fit at a time, on the first cohort's batches."""
+        draw = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
+        memory = self.setting.memory
+        self.room = self.planned or clients_that_fit(self.task, draw, memory, self.crowd)
+        self._sized = draw.index.shape[-1], len(ids)
+        return draw
 
     def prepare(self, ids: Ids) -> None:
         """Settle how to run before the first round, on the first cohort's own shapes."""
-        draw = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
-        self.room = self.planned or clients_that_fit(self.task, draw, self.setting.memory)
+        draw = self.size_up(ids)
+        if not self.planned:
+            self.needs.check()
         self.operator_threads = torch.get_num_threads()
+        use_matrix_units(self.setting.precision == "tf32", self.units)
         if is_small(self.task, len(ids), draw):
             torch.set_num_threads(1)  # threads would only wait for each other
             self.task.record_after = TRACE_SMALL_AFTER
         else:
             keep_freed_memory()
+        if self.graphs is not None and self.mode in ("auto", "vmap"):
+            found = forms.choose_form(self, ids, draw)
+            if found is not None:
+                form, why = found
+                self.compiles = form.compiled
+                self.task = self.task.formed(dataclasses.replace(form, compiled=False))
+                self.task.record_after = 1
+                self.mode, self.report = "vmap", why or self.report
         if self.mode == "auto":
             choice = choose(self, ids, draw)
             self.mode, self.threads, self.report = choice.mode, choice.threads, choice.why
@@ -148,19 +201,28 @@ class Session:
 
     def how(self) -> dict[str, Any]:
         """How the run is executed, for another process to do the same."""
-        return {"mode": self.mode, "threads": self.threads, "room": self.room, "why": self.report}
+        form = [*dataclasses.astuple(self.task.form)[:2], self.compiles]
+        way = {"mode": self.mode, "threads": self.threads, "room": self.room, "form": form}
+        return {**way, "workers": self.crowd, "why": self.report}
 
     def take(self, how: dict[str, Any]) -> None:
         """Execute as another process did: equal bytes need equal sums."""
+        if how.get("workers", self.crowd) != self.crowd:
+            return  # sums are others anyway, and so is what is best
         self.mode, self.threads, self.report = how["mode"], how["threads"], how["why"]
-        self.setting = replace(self.setting, mode=self.mode)
+        self.setting = dataclasses.replace(self.setting, mode=self.mode)
         self.planned = how["room"]
+        self.form = Form(*how["form"]) if "form" in how else None
 
     def continue_from(self, other: Session) -> None:
         """Take over the clients' memories, buffers and counts of another run."""
         if self.store is not None and other.store is not None:
             self.store.load(other.store.export())
         self.residuals.load(other.residuals.export())
+        self.continue_counts(other)
+
+    def continue_counts(self, other: Session) -> None:
+        """Take over the buffers and counts of another run."""
         self.buffers = other.buffers
         self.counters, self.ledger = copy.copy(other.counters), copy.copy(other.ledger)
         self.ledger.exchanges = list(other.ledger.exchanges)
@@ -278,7 +340,7 @@ class Session:
             mail = self.mail(round, exchange)
             client = Single(self.work(round, self._twin()), i, mine, memory, mail)
             try:
-                upload, kept = split_reply(program(client, **down), 1, down)
+                upload, kept = split_reply(settled(program(client, **down)), 1, down)
                 for name, value in upload.tensors().items():
                     client.finite(f"the upload {name}", value)
             except Exception as error:
@@ -319,104 +381,30 @@ class Session:
             raise FairleadError("a client program returned a memory, but the method starts none")
         return self.store
 
+    def expect(self, ids: Ids) -> None:
+        """Have what these clients keep brought to the device, while others are at work."""
+        for store in self.stores():
+            store.prefetch(ids)
+
+    def stores(self) -> list[ClientStore[Any]]:
+        """Whatever has a row a client."""
+        left = [self.residuals.stores[name] for name in sorted(self.residuals.stores)]
+        return left if self.store is None else [self.store, *left]
+
     def close(self) -> None:
         torch.set_num_threads(self.operator_threads)
+        restore_units(self.units)
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
         self._twins.clear()
+        for store in self.stores():
+            store.settle()
 
 
-class SimulatedCohort(Cohort):
-    """The clients of one round that answer, run on one device."""
-
-    def __init__(self, session: Session, round: int, ids: Ids, sampled: Ids) -> None:
-        self.session, self.round, self.ids, self.sampled = session, round, ids, sampled
-        self.first = session.counters.steps == 0
-        self.exchange, self.idle = 0, False
-        self.share = float(session.weights[ids].sum())
-        self.host_weights = session.weights[ids] / self.share
-
-    @cached_property
-    def weights(self) -> Tensor:
-        """The clients' weights in means over the cohort."""
-        task = self.session.task
-        return torch.from_numpy(self.host_weights).to(task.device, task.dtype)
-
-    @property
-    def here(self) -> Ids:
-        """Those that this process runs."""
-        return self.ids
-
-    @property
-    def here_weights(self) -> Tensor:
-        """Their weights."""
-        return self.weights
-
-    @cached_property
-    def draw(self) -> Draw:
-        """The batches of all exchanges of the round, of those that this process runs."""
-        session, ids = self.session, self.here
-        if self.idle:
-            none = torch.zeros((len(ids), 0, 1), dtype=torch.int64)
-            return Draw(none, np.zeros((len(ids), 0), np.int64))
-        sizes, place = session.task.sizes[ids], session.task.store
-        return session.batches.draw(session.seed, self.round, ids, sizes, device=place)
-
-    @property
-    def longest(self) -> int:
-        """Steps of the client that takes most."""
-        return int(self.draw.steps.max())
-
-    def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
-        found = self.collect(program, broadcast)
-        down = sum(map(bits_of, broadcast.values()))
-        self.enter(down, found.up, found.nominal, found.buffers)
-        return Replies(found.kind(**found.sums), len(self.ids))
-
-    def collect(self, program: Program, broadcast: dict[str, Tensor]) -> Collected:
-        """Let the clients of this process run the program."""
-        session, ids, weights = self.session, self.here, self.here_weights
-        found = Collected(np.zeros(len(ids), np.int64))
-        together = session.mode == "vmap" and not unstackable(session.task, self.draw)
-        execute = session.stacked if together else session.one_by_one
-        for part, upload, client in execute(
-            program, broadcast, self.round, ids, self.draw, self.exchange
-        ):
-            exact, named = message_bits(upload)
-            if isinstance(exact, int):
-                found.up[part] = exact
-            elif session.alone:  # counted on the device, and read when someone looks
-                session.owe(len(session.ledger.exchanges), self.answers[part], exact)
-            else:
-                found.up[part] = exact.cpu().numpy()
-            found.nominal += named * len(part)
-            found.kind, w = type(upload), weights[torch.from_numpy(part)]
-            session.counters.gradients += client.gradients
-            for name, value in upload.tensors().items():
-                found.sums[name] = found.sums.get(name, 0) + w @ rows_of(value, len(part))
-            if session.measure_drift:
-                session.walks.add(upload.walked(), len(part))
-            after = client.moved_buffers()
-            if after is not None and after.numel():
-                moved = w @ rows_of(after, len(part))
-                found.buffers = moved if found.buffers is None else found.buffers + moved
-        return found
-
-    @cached_property
-    def answers(self) -> Ids:
-        """The places among those sampled of those who answer."""
-        return np.searchsorted(self.sampled, self.ids)
-
-    def enter(self, down: int, up: Ids, nominal: float, buffers: Tensor | None) -> None:
-        """Note an exchange: its bits, and the buffers it moved."""
-        session = self.session
-        extra = 0 if buffers is None else bits_of(buffers)  # statistics travel both ways
-        if buffers is not None:
-            session.buffers = buffers
-        everyone = np.zeros(len(self.sampled), np.int64)
-        everyone[self.answers] = up + extra
-        nominal += extra * len(self.ids)
-        session.ledger.add(Exchange(self.round, self.sampled, down + extra, everyone, nominal))
-        session.counters.exchanges += 1
-        self.exchange += 1
+def _check_half(task: Task) -> None:
+    if task.dtype != torch.float32 or task.buffer_dim:
+        raise FairleadError(
+            'precision="bfloat16" is for float32 tasks whose models have no BatchNorm: '
+            'use norm="group", or precision="tf32"'
+        )

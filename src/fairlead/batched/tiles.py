@@ -1,0 +1,85 @@
+"""How the kernels of `triton_conv` cut their work: chosen by hand for an H200, by channels.
+
+Few channels (ResNet-8, the first layers of VGG): the kernels move bytes, many small programs keep
+the memory busy. Many channels: they multiply, large tiles keep the matrix units busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+PROGRAMS = 64  # a client's programs in the gradient of weights, about
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block of m × n results, k at a time; of its m rows the gradient of weights uses `step`."""
+
+    m: int
+    n: int
+    k: int
+    warps: int = 4
+    stages: int = 2
+    step: int = 0
+
+
+def conv_tile(
+    pixels: int, outputs: int, channels: int, taps: int, dtype: torch.dtype, precision: str
+) -> Tile:
+    """For pixels × outputs, summed over taps × channels."""
+    n = power_of_2(outputs, 16, 128)
+    if dtype == torch.float32 and precision == "ieee":  # no matrix units: registers are short
+        return Tile(64, min(n, 64), 16)
+    depth = power_of_2(taps * channels, 16, 64)
+    if channels % 16 == 0:
+        depth = min(depth, channels & -channels)  # a block within one tap
+    if dtype == torch.float32:
+        return Tile(128 if n < 128 else 64, n, min(depth, 32), 4, 3)
+    if n <= 64:
+        return Tile(128, n, depth, 4, 3)
+    return Tile(128, 128, depth, 8, 3) if pixels >= 1024 else Tile(64, 128, depth, 4, 4)
+
+
+def weight_tile(
+    outputs: int, channels: int, kernel: Sequence[int], dtype: torch.dtype, precision: str
+) -> Tile:
+    """For (kh·kw·channels) × outputs, summed over pixels."""
+    n = power_of_2(outputs, 16, 128)
+    row = kernel[1] * channels
+    total = kernel[0] * row
+    if dtype == torch.float32 and precision == "ieee":
+        return Tile(64, min(n, 64), 16, step=64)
+    if total <= 64 or (total <= 256 and n <= 32):  # all rows at once: what is read is read once
+        m = power_of_2(total, 16, 256)
+        return Tile(m, n, 64, 4 if m < 256 else 8, 2, step=m)
+    if n <= 32 and row <= 128:  # a row of taps
+        return Tile(128, n, 64, 4, 2, step=row)
+    if n <= 64:
+        m = 64 if channels % 64 == 0 else 128
+        return Tile(m, n, 64, 4, 3, step=m)
+    return Tile(128, 128, 64 if dtype != torch.float32 else 32, 8, 3, step=128)
+
+
+def splits_of(pixels: int, tiles: int, block: int) -> tuple[int, int]:
+    """Into how many sums a client's pixels are cut, and the pixels of one: the clients beside it
+    do not matter."""
+    wanted = max(1, min(PROGRAMS // tiles, pixels // (4 * block)))
+    chunk = cdiv(pixels, wanted * block) * block
+    return cdiv(pixels, chunk), chunk
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def power_of_2(n: int, least: int = 1, most: int = 1 << 30) -> int:
+    """The power of two that is at least n, within bounds.
+
+    >>> power_of_2(5), power_of_2(16), power_of_2(3, 16), power_of_2(300, 16, 128)
+    (8, 16, 16, 128)
+    """
+    return max(least, min(most, 1 << max(n - 1, 0).bit_length()))

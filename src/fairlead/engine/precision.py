@@ -1,0 +1,37 @@
+"""Whether products of float32 numbers may run on a GPU's matrix units, which keep 10 bits of each factor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def _switches() -> dict[str, tuple[Any, str, Any, Any]]:
+    """The places where torch keeps it: object, name, its value for yes and for no."""
+    products: Any = torch.backends.cuda.matmul
+    layers: Any = torch.backends.cudnn
+    if hasattr(products, "fp32_precision"):
+        return {
+            "products": (products, "fp32_precision", "tf32", "ieee"),
+            "convolutions": (layers.conv, "fp32_precision", "tf32", "ieee"),
+        }
+    return {
+        "products": (products, "allow_tf32", True, False),
+        "convolutions": (layers, "allow_tf32", True, False),
+    }
+
+
+def use_matrix_units(yes: bool, before: dict[str, Any]) -> None:
+    """Allow it or not, and keep in `before` what was set, once."""
+    for name, (where, field, allowed, forbidden) in _switches().items():
+        before.setdefault(name, getattr(where, field))
+        setattr(where, field, allowed if yes else forbidden)
+
+
+def restore_units(before: dict[str, Any]) -> None:
+    """Set what was set before."""
+    for name, (where, field, _, _) in _switches().items():
+        if name in before:
+            setattr(where, field, before[name])
+    before.clear()

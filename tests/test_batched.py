@@ -1,0 +1,355 @@
+"""Models on stacked parameters: outputs and gradients are those of one client after another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fairlead import models
+from fairlead.batched import batched
+from fairlead.batched.conv import conv2d_each, uses_triton
+from fairlead.batched.norm import group_norm_each
+from fairlead.layout import Layout
+
+TRITON = find_spec("triton") is not None
+NUMPY = tuple(map(int, np.__version__.split(".")[:2]))
+CLIENTS = 2
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Convolutions in float32 multiply in float32."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+def case(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], batch: int = 4, clients: int = CLIENTS
+) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """A model in float64, the parameters of some clients (S, d), and a batch for each."""
+    torch.manual_seed(0)
+    model = make().double()
+    flat = Layout(model).flatten(model, torch.float64)[0]
+    x = flat + 0.1 * torch.randn(clients, len(flat), dtype=torch.float64)
+    inputs = torch.randn(clients, batch, *shape, dtype=torch.float64)
+    return model, x, inputs, torch.randint(0, 3, (clients, batch))
+
+
+def stacked(layout: Layout, x: Tensor) -> dict[str, Tensor]:
+    """The parameters of (S, d) by name, as views."""
+    parts = zip(layout.parameters, x.split([p.size for p in layout.parameters], 1), strict=True)
+    return {p.name: t.unflatten(1, p.shape) for p, t in parts}
+
+
+def losses(output: Tensor, target: Tensor) -> Tensor:
+    """A number a sample, which all outputs move."""
+    return F.cross_entropy(output.flatten(1), target, reduction="none")
+
+
+def one_by_one(
+    model: nn.Module, x: Tensor, inputs: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What vmap gives."""
+    layout = Layout(model)
+
+    def loss(x: Tensor, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        output = functional_call(model, layout.views(x), (inputs,))
+        return losses(output, target).mean(), output
+
+    g, output = vmap(grad(loss, has_aux=True))(x, inputs, target)
+    return output, g
+
+
+def together(model: nn.Module, x: Tensor, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """What the model on stacked parameters gives."""
+    layout, run = Layout(model), batched(model)
+    assert run is not None
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        output = run(stacked(layout, leaf), inputs)
+        each = losses(output.flatten(0, 1), target.flatten()).unflatten(0, target.shape)
+        (g,) = torch.autograd.grad(each.mean(1).sum(), leaf)
+    return output.detach(), g
+
+
+MODELS = {
+    "softmax": (models.softmax_regression(12, 3, zero=False), (12,)),
+    "softmax on images": (models.softmax_regression(48, 3, zero=False), (3, 4, 4)),
+    "mlp": (models.mlp(12, 7, 5, 3), (3, 2, 2)),
+    "femnist_cnn": (models.femnist_cnn(5, side=8), (1, 8, 8)),
+    "femnist_cnn with norms": (models.femnist_cnn(5, "group", side=8), (1, 8, 8)),
+    "cifar_cnn": (models.cifar_cnn(4), (3, 32, 32)),
+    "vgg11": (models.vgg11(4), (3, 32, 32)),
+    "resnet8": (models.resnet8(4), (3, 16, 16)),
+    "resnet8 without norms": (models.resnet8(4, norm="none"), (3, 16, 16)),
+}
+
+CONVOLUTIONS = {
+    "3 × 3": ((16, 16, 3, 1, 1), (16, 8, 8)),
+    "3 × 3, stride 2": ((16, 32, 3, 2, 1), (16, 8, 8)),
+    "3 × 3, stride 2, odd sides": ((5, 7, 3, 2, 1), (5, 9, 7)),
+    "3 × 3 without padding": ((3, 8, 3), (3, 7, 6)),
+    "3 × 3 of few channels": ((3, 16, 3, 1, 1), (3, 8, 8)),
+    "5 × 5 of one channel": ((1, 20, 5, 1, 2), (1, 9, 9)),
+    "1 × 1": ((6, 9, 1), (6, 5, 5)),
+    "1 × 1, stride 2": ((16, 32, 1, 2), (16, 8, 8)),
+    "1 × 1, stride 3": ((16, 8, 1, 3), (16, 8, 8)),
+    "rectangular": ((4, 6, (3, 5), (2, 1), (0, 2)), (4, 8, 9)),
+    "even": ((4, 6, (2, 4), (1, 3), (1, 1)), (4, 7, 8)),
+    "large stride": ((4, 6, 2, 3, 1), (4, 8, 8)),
+    "many channels": ((24, 72, 3, 1, 1), (24, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_as_vmap(name: str) -> None:
+    make, shape = MODELS[name]
+    setting = case(make, shape, batch=2)
+    for ours, theirs in zip(together(*setting), one_by_one(*setting), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_as_vmap(name: str, bias: bool) -> None:
+    arguments, shape = CONVOLUTIONS[name]
+    # a convolution before it, so that the gradient of its input matters too
+    model = lambda: nn.Sequential(  # noqa: E731
+        nn.Conv2d(shape[0], shape[0], 1), nn.Conv2d(*arguments, bias=bias), nn.Tanh()
+    )
+    setting = case(model, shape)
+    for ours, theirs in zip(together(*setting), one_by_one(*setting), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+LAYERS: dict[str, list[nn.Module]] = {
+    "pooling": [nn.MaxPool2d(2), nn.Sigmoid()],
+    "pooling that drops a row": [nn.MaxPool2d((2, 3))],
+    "pooling of windows that overlap": [nn.MaxPool2d(3, 2, 1), nn.GELU()],
+    "means": [nn.AvgPool2d(2)],
+    "means of windows that overlap": [nn.AvgPool2d(3, 2, 1, count_include_pad=False)],
+    "a mean of all": [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)],
+    "a linear layer on rows": [nn.Linear(7, 4), nn.Identity(), nn.GELU("tanh")],
+    "norms of vectors": [nn.Flatten(), nn.Linear(6 * 49, 8), nn.GroupNorm(4, 8), nn.ReLU()],
+    "norms without weights": [nn.GroupNorm(3, 6, affine=False), nn.ReLU()],
+    "norms and signs": [nn.GroupNorm(6, 6), nn.Sequential(nn.ReLU(inplace=True)), nn.Flatten()],
+    "same padding": [nn.Conv2d(6, 4, (3, 5), padding="same"), nn.Conv2d(4, 4, 2, padding="valid")],
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_as_vmap(name: str) -> None:
+    setting = case(lambda: nn.Sequential(nn.Conv2d(3, 6, 1), *LAYERS[name]), (3, 7, 7))
+    for ours, theirs in zip(together(*setting), one_by_one(*setting), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_the_first_of_equals_takes_the_gradient() -> None:
+    setting = case(lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.MaxPool2d(2)), (1, 4, 4))
+    model, x, inputs, target = setting
+    inputs = inputs.sign()
+    for ours, theirs in zip(
+        together(model, x, inputs, target), one_by_one(model, x, inputs, target), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    image = torch.ones(1, 1, 2, 2, 1, dtype=torch.float64, requires_grad=True)
+    run = batched(nn.MaxPool2d(2))
+    assert run is not None
+    (g,) = torch.autograd.grad(run({}, image.permute(0, 1, 4, 2, 3)).sum(), image)
+    assert g.flatten().tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(3), nn.Dropout(), nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(3, 3, 3, dilation=2),
+        nn.Conv2d(3, 3, 3, padding_mode="circular"), nn.Flatten(2), nn.MaxPool2d(2, ceil_mode=True),
+        nn.AdaptiveAvgPool2d(2), nn.LayerNorm(4), nn.Conv2d(3, 3, 2, padding="same"),
+        models.Residual(4, 4, 1, "batch"), nn.Embedding(4, 2),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)  # fmt: skip
+def test_unknown_layers_are_refused(layer: nn.Module) -> None:
+    assert batched(nn.Sequential(nn.Conv2d(3, 4, 3), layer)) is None
+
+
+def test_a_model_with_hooks_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    model[1].register_forward_hook(lambda *_: None)
+    assert batched(model) is None
+
+
+def test_a_layer_used_twice() -> None:
+    layer = nn.Linear(4, 4)
+    setting = case(lambda: nn.Sequential(layer, nn.Tanh(), layer), (4,))
+    for ours, theirs in zip(together(*setting), one_by_one(*setting), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("norm", ["none", "group"])
+def test_gradients_can_be_recorded(norm: models.Norm) -> None:
+    model, *arguments = case(models.resnet8(4, norm=norm), (3, 8, 8), batch=2)
+    run = make_fx(lambda *tensors: together(model, *tensors)[1])
+    recorded = run(*arguments)
+    names = {str(node.target) for node in recorded.graph.nodes}
+    assert "fairlead.conv2d_each.default" in names
+    fresh = case(models.resnet8(4, norm=norm), (3, 8, 8), batch=2, clients=CLIENTS)[1:]
+    torch.testing.assert_close(recorded(*fresh), together(model, *fresh)[1], rtol=0, atol=0)
+
+
+def test_the_operators_keep_torchs_rules() -> None:
+    x = torch.randn(2, 2, 6, 5, 3, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(2, 3, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    op = torch.ops.fairlead.conv2d_each.default
+    torch.library.opcheck(op, (x, w, bias, [2, 1], [1, 0]))
+    torch.library.opcheck(op, (x, w, None, [1, 1], [0, 0]))
+
+
+# -- Triton's kernels -------------------------------------------------------------------------------
+
+
+def off(ours: Tensor, theirs: Tensor) -> float:
+    """The relative error, by norms."""
+    return float((ours.double().cpu() - theirs).norm() / (theirs.norm() + 1e-300))
+
+
+def check_conv(name: str, dtype: torch.dtype, device: str, bound: float) -> None:
+    """A layer of the table: output, gradients of inputs, weights and biases, and the same again."""
+    (c, o, k, *rest), (_, h, w) = CONVOLUTIONS[name]
+    stride, padding = (_both(rest[0]) if rest else (1, 1)), (_both(rest[1]) if rest[1:] else (0, 0))
+    torch.manual_seed(1)
+    shapes = (2, 3, h, w, c), (2, o, c, *_both(k)), (2, o)
+    values = [torch.randn(shape).to(dtype) for shape in shapes]
+    g = None
+    found: list[list[Tensor]] = []
+    with exact():
+        for place, kind in (("cpu", torch.float64), (device, dtype), (device, dtype)):
+            leaves = [v.to(place, kind).requires_grad_() for v in values]
+            assert uses_triton(leaves[0]) == (kind == dtype)
+            y = conv2d_each(leaves[0], leaves[1], leaves[2], stride, padding)
+            g = torch.randn(y.shape).to(dtype) if g is None else g
+            gradients = torch.autograd.grad(y, leaves, g.to(place, kind))
+            found.append([y.detach(), *gradients])
+    for true, ours, again in zip(*found, strict=True):
+        assert off(ours, true) < bound
+        assert torch.equal(ours, again)
+
+
+def check_norm(
+    shape: tuple[int, ...], groups: int, added: bool, relu: bool, dtype: torch.dtype, device: str,
+    bound: float,
+) -> None:  # fmt: skip
+    """GroupNorm with what follows it."""
+    torch.manual_seed(1)
+    values = [torch.randn(2, 3, *shape) + 0.5, torch.randn(2, shape[-1]), torch.randn(2, shape[-1])]
+    values += [torch.randn(2, 3, *shape)] if added else []
+    values = [v.to(dtype) for v in values]
+    g = torch.randn(2, 3, *shape).to(dtype)
+    found: list[list[Tensor]] = []
+    for place, kind in (("cpu", torch.float64), (device, dtype), (device, dtype)):
+        leaves = [v.to(place, kind).requires_grad_() for v in values]
+        x, weight, bias, *more = leaves
+        y = group_norm_each(x, weight, bias, groups, 1e-5, *(more or [None]), relu=relu)
+        found.append([y.detach(), *torch.autograd.grad(y, leaves, g.to(place, kind))])
+    for true, ours, again in zip(*found, strict=True):
+        assert off(ours, true) < bound
+        assert torch.equal(ours, again)
+
+
+def _both(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
+
+
+PRECISIONS = [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
+NORMS = [((8, 8, 16), 2), ((7, 5, 32), 2), ((16, 16, 64), 1), ((32, 32, 64), 4), ((8,), 4)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "bound"), PRECISIONS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_kernels_of_convolutions(name: str, dtype: torch.dtype, bound: float) -> None:
+    check_conv(name, dtype, "cuda", bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "bound"), PRECISIONS)
+@pytest.mark.parametrize(
+    ("added", "relu"), [(False, False), (False, True), (True, True), (True, False)]
+)
+@pytest.mark.parametrize(("shape", "groups"), NORMS)
+def test_kernels_of_norms(
+    shape: tuple[int, ...], groups: int, added: bool, relu: bool, dtype: torch.dtype, bound: float
+) -> None:
+    # where a sum is near zero its sign, and so the gradient, may differ
+    check_norm(shape, groups, added, relu, dtype, "cuda", 4 * bound if relu else bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_models_on_a_gpu(name: str) -> None:
+    make, shape = MODELS[name]
+    setting = case(make, shape, batch=8)
+    true = one_by_one(*setting)
+    model, x, inputs, target = setting
+    with exact():
+        cast = (x.float().cuda(), inputs.float().cuda(), target.cuda())
+        ours, again = (together(model.float().cuda(), *cast) for _ in range(2))
+    for a, b, c in zip(ours, again, true, strict=True):
+        assert off(a, c) < 1e-4
+        assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+def test_recorded_gradients_in_a_cuda_graph() -> None:
+    model, x, inputs, target = case(models.resnet8(4), (3, 16, 16))
+    arguments = (x.bfloat16().cuda(), inputs.bfloat16().cuda(), target.cuda())
+    model = model.bfloat16().cuda()
+    recorded = make_fx(lambda *tensors: together(model, *tensors)[1])(*arguments)
+    eager = recorded(*arguments)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = recorded(*arguments)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(eager, replayed)
+
+
+@pytest.mark.skipif(not TRITON, reason="Triton is not installed")
+@pytest.mark.skipif(NUMPY >= (2, 4), reason="Triton's interpreter needs an older NumPy")
+def test_kernels_interpreted(tmp_path: Path) -> None:
+    """Triton runs its kernels on the CPU, slowly, where a variable says so before it is imported."""
+    lines = [
+        "import torch, test_batched as t",
+        "for dtype, bound in [(torch.float32, 1e-5), (torch.float16, 1e-2)]:",
+        "    for name in list(t.CONVOLUTIONS)[:: 1 if dtype == torch.float32 else 4]:",
+        "        t.check_conv(name, dtype, 'cpu', bound)",
+        "    for added, relu in [(False, False), (False, True), (True, True), (True, False)]:",
+        "        for shape, groups in [((5, 5, 8), 2), ((4, 4, 16), 16), ((4,), 1)]:",
+        "            t.check_norm(shape, groups, added, relu, dtype, 'cpu', 4 * bound)",
+        "print('right')",
+    ]
+    found = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.stdout.strip().endswith("right"), found.stderr[-2000:]
