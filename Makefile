@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out
+BENCH ?=
 
 .PHONY: setup demo test lint bench docs clean
 
@@ -27,7 +28,7 @@ lint: setup
 	$(BIN)/basedpyright
 
 bench: setup
-	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/fairlead bench --out $(OUT)/bench $(BENCH)
 	$(BIN)/python benchmarks/compress.py
 	$(BIN)/python benchmarks/splits.py
 	$(BIN)/python benchmarks/images.py

@@ -39,7 +39,7 @@ def played_again(device: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         perform()
         return perform
 
-    monkeypatch.setattr(graphs, "captures", lambda _: True)
+    monkeypatch.setattr(graphs, "captures", lambda place: place.type == device)
     monkeypatch.setattr(graphs.Graphs, "record", record)
     return recorded
 

@@ -2,8 +2,9 @@
 
 A client's step such as y − lr·(g − c_i + c) is four operators, each of which reads and writes vectors of
 the model's length: more bytes than the gradient itself moves, for many models. Here the operators are
-noted, and computed block by block while the block lies in the processor's cache: the same operators on
-the same numbers, so the results are equal to the bit. What is no plain arithmetic sees a tensor.
+noted, and computed block by block while the block lies in the processor's cache, with a number times a
+vector and the sum it goes into as one operator. Results are the same up to that rounding. What is no
+plain arithmetic sees a tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fairlead.algorithm import Record
 
-BLOCK = 1 << 15
+BLOCK = 1 << 16
 """Coordinates that are computed together."""
 WORTH = 1 << 15
 """The length from which it pays."""
@@ -77,21 +78,26 @@ class Vector:
             return torch.cat(self.parts)
         out = torch.empty(self.length, dtype=self.like.dtype)
         for begin, end in self._blocks():
-            known: dict[int, Any] = {}
-            values = [_block(operand, begin, end, known) for operand in self.operands]
-            self.op(*values, out=out[begin:end])
+            _compute(self, begin, end, {}, out[begin:end])
         return out
 
     def _blocks(self) -> list[tuple[int, int]]:
         """Ranges of coordinates that cross no border between parts."""
         borders = self._borders(set()) or [self.length]
+        chain = any(isinstance(v, Vector) and v._tensor is None and v.op for v in self._factors())
+        step = BLOCK if chain else self.length  # a single operator leaves nothing in the cache
         found, begin = [], 0
         for border in borders:
             while begin < border:
-                end = min(border, begin + BLOCK)
+                end = min(border, begin + step)
                 found.append((begin, end))
                 begin = end
         return found
+
+    def _factors(self) -> tuple[Operand, ...]:
+        """The operands, with what a product as the second one is made of."""
+        product = _scaled(self)
+        return self.operands if product is None else (self.operands[0], product[1])
 
     def _borders(self, seen: set[int]) -> list[int]:
         """Where the parts of a vector under this one end; all have the model's layout."""
@@ -190,6 +196,34 @@ def _fits(value: Any, like: Vector) -> bool:
     return isinstance(value, int | float)
 
 
+def _scaled(value: Vector) -> tuple[float, Operand] | None:
+    """The number and the vector of a sum or difference whose second side is their product."""
+    if value.op not in (torch.add, torch.sub):
+        return None
+    second = value.operands[1]
+    if not isinstance(second, Vector) or second._tensor is not None or second.op is not torch.mul:
+        return None
+    one, two = second.operands
+    if isinstance(one, int | float):
+        return float(one), two
+    return (float(two), one) if isinstance(two, int | float) else None
+
+
+def _compute(
+    value: Vector, begin: int, end: int, known: dict[int, Any], out: Tensor | None = None
+) -> Tensor:
+    """Some coordinates of a sum or product."""
+    assert value.op is not None
+    product = _scaled(value)
+    if product is not None:
+        first = _block(value.operands[0], begin, end, known)
+        if isinstance(first, Tensor):
+            second = _block(product[1], begin, end, known)
+            return value.op(first, second, alpha=product[0], out=out)
+    values = [_block(operand, begin, end, known) for operand in value.operands]
+    return value.op(*values, out=out)
+
+
 def _block(value: Operand, begin: int, end: int, known: dict[int, Any]) -> Any:
     """Some coordinates of an operand."""
     if isinstance(value, Vector):
@@ -205,7 +239,7 @@ def _part(value: Vector, begin: int, end: int, known: dict[int, Any]) -> Tensor:
     if value._tensor is not None:
         return value._tensor[begin:end]
     if value.op is not None:
-        return value.op(*(_block(operand, begin, end, known) for operand in value.operands))
+        return _compute(value, begin, end, known)
     first = 0
     for part in value.parts:
         if begin < first + len(part):
@@ -225,7 +259,7 @@ def settled(value: Any) -> Any:
         if all(late[n] is fields[n] for n in late):
             return value
         return kind(**{**fields, **late})
-    return _settled(value) if isinstance(value, tuple) else value
+    return _settled(value) if isinstance(value, tuple | list | dict) else value
 
 
 def _settled(values: Any) -> Any:

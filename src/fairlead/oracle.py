@@ -19,7 +19,7 @@ from torch.func import grad, vmap
 from fairlead.trace import traced
 
 if TYPE_CHECKING:
-    from fairlead.task import Block, Task
+    from fairlead.gradients import Block, Gradients
 
 Way: TypeAlias = Literal["vmap", "batched", "each"]
 STREAMS = 4
@@ -48,7 +48,7 @@ class Oracle:
         """How many shapes have been recorded."""
         return len(self._known)
 
-    def __init__(self, task: Task, form: Form) -> None:
+    def __init__(self, task: Gradients, form: Form) -> None:
         self.task, self.form = task, form
         self._known: dict[Any, Callable[..., Any]] = {}
         self._seen: Counter[Any] = Counter()
@@ -125,7 +125,7 @@ class Oracle:
 class Alone:
     """The gradient of one client, parameter by parameter; shapes that come often are recorded."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Gradients) -> None:
         self.task = task
         self._known: dict[Any, Callable[..., Any]] = {}
         self._seen: Counter[Any] = Counter()
@@ -136,7 +136,7 @@ class Alone:
         return len(self._known)
 
     def __call__(
-        self, task: Task, x: Tensor, block: Block, buffers: Tensor
+        self, task: Gradients, x: Tensor, block: Block, buffers: Tensor
     ) -> tuple[list[Tensor], Tensor]:
         """The gradients at x on a block (B, …), and the buffers after the pass. `task` has a model that
         this thread alone uses."""
@@ -152,14 +152,14 @@ class Alone:
         return run(x, None, buffers, *block)
 
 
-def by_hand(task: Task) -> Callable[..., Tensor] | None:
+def by_hand(task: Gradients) -> Callable[..., Tensor] | None:
     """The task's model for a matrix of clients, if its layers are known."""
     from fairlead.batched import batched  # its kernels are only loaded where they are used
 
     return batched(task.model)
 
 
-def forms_of(task: Task, half: bool, compiled: bool) -> list[Form]:
+def forms_of(task: Gradients, half: bool, compiled: bool) -> list[Form]:
     """The forms that can compute a task's gradients on its device."""
     has_own = any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules())
     found = [Form("vmap", half)]

@@ -13,8 +13,17 @@ from rich.table import Table
 from fairlead import runs
 from fairlead.checkpoint import Checkpoints, listed
 from fairlead.cli.build import build_methods, build_task
-from fairlead.cli.common import app, fail, out, say_split, settings_command, table, title
-from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target
+from fairlead.cli.common import (
+    app,
+    fail,
+    out,
+    say_memory,
+    say_split,
+    settings_command,
+    table,
+    title,
+)
+from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target, workers
 from fairlead.cli.write import (
     folder_for,
     room_for_comparison,
@@ -81,10 +90,11 @@ def _run(s: dict[str, Any], resume: bool) -> None:
             kept["out"] = Recorder(folder, more=more, overwrite=replace, resume=resume or again)
     work = local(s)
     if launched():
-        work["engine"] = Distributed(s["engine"], timeout=s["timeout"])
+        work["engine"] = Distributed(s["engine"], timeout=s["timeout"], memories=s["memories"])
+    say_memory(built, [chosen], rounds=s["rounds"], **work)
     result = train(
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]),
-        callbacks=told, **kept, **work,
+        callbacks=told, workers=workers(s["workers"]), **kept, **work,
     )  # fmt: skip
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
     shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
@@ -120,9 +130,11 @@ def compare_command(s: dict[str, Any]) -> None:
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:
         raise unknown("axis", s["x"], AXES)
+    methods = build_methods(names, s, start)
+    say_memory(built, methods.values(), rounds=s["rounds"], **local(s))
     result = compare(
-        built, build_methods(names, s, start), rounds=s["rounds"], seeds=s["seeds"], grid=tried,
-        target=target(s["target"]), **local(s),
+        built, methods, rounds=s["rounds"], seeds=s["seeds"], grid=tried,
+        target=target(s["target"]), workers=workers(s["workers"]), **local(s),
     )  # fmt: skip
     rows = result.table()
     narrow = [{k: v for k, v in row.items() if k not in ("gradients", "seconds")} for row in rows]

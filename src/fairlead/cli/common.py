@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
 from fairlead.describe import class_labels
 from fairlead.engine.ranks import Lost, is_first
 from fairlead.errors import FairleadError
+from fairlead.needs import needs
 from fairlead.task import Task
 from fairlead.tasks import SPLIT_TASKS
 
@@ -77,6 +79,14 @@ def settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
         return run
 
     return register
+
+
+def say_memory(task: Task, methods: Iterable[Any], **settings: Any) -> None:
+    """What the run will take, or the most that one of several takes."""
+    with suppress(FairleadError):  # what is wrong, the run itself will say
+        found = [needs(task, method, **settings) for method in methods]
+        most = max(found, key=lambda n: (n.memories, n.work + n.server))
+        out.print(str(most), highlight=False)
 
 
 def say_split(task: Task, s: dict[str, Any]) -> None:

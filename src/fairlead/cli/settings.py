@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.data.batches import Geometric
+from fairlead.engine.simulate import Simulate
+from fairlead.engine.workers import Workers
 from fairlead.errors import FairleadError, unknown
 from fairlead.tasks import task_defaults
 
@@ -18,7 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
     "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
-    "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "dtype": None,
+    "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto", "dtype": None,
     "eval_every": 1, "objective": True, "drift": False, "checkpoint_every": None, "track": None,
     "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
@@ -101,6 +103,11 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "seeds": (int, "how many seeds"),
     "engine": (str, "auto, vmap, loop or debug"),
     "device": (str, "cpu or cuda"),
+    "workers": (
+        str,
+        "processes that share a round's clients on a CPU: a number, or auto to measure",
+    ),
+    "memories": (str, "where clients' memories lie: auto, device, host or disk"),
     "timeout": (float, "seconds after which a process of several is taken for lost"),
     "dtype": (str, "float32 or float64; the task's own by default"),
     "eval_every": (int, "rounds between evaluations"),
@@ -213,11 +220,22 @@ def steps(text: Any) -> int | Geometric | None:
         raise FairleadError(f"steps is '{text}': write a number, or random:0.05") from error
 
 
+def workers(text: Any) -> Workers:
+    """How many processes: a number, or auto."""
+    if text is None or text == "auto":
+        return text
+    if str(text).isdigit() and int(text) > 0:
+        return int(text)
+    raise FairleadError(f"workers is '{text}': write a number of processes, or auto")
+
+
 def local(s: dict[str, Any]) -> dict[str, Any]:
     """The settings of `train` that a run and a comparison share."""
+    engine, memories = s["engine"], s["memories"]
     return {
         "cohort": number(s["cohort"]), "batch_size": number(s["batch_size"]), "steps": steps(s["steps"]),
         "epochs": s["epochs"], "weighting": s["weighting"], "dropout": s["dropout"],
-        "engine": s["engine"], "eval_every": s["eval_every"], "objective": s["objective"],
+        "engine": engine if memories == "auto" else Simulate(engine, memories=memories),
+        "eval_every": s["eval_every"], "objective": s["objective"],
         "drift": s["drift"],
     }  # fmt: skip

@@ -29,7 +29,7 @@ from fairlead.report.plots import figure_path
 from fairlead.tuning import Tuning, tune
 from fairlead.tuning.space import Values, taken
 
-LEFT_OUT = {"method", "seed", "checkpoint_every", "track", "overwrite", "timeout", "x"}
+LEFT_OUT = {"method", "seed", "checkpoint_every", "track", "overwrite", "timeout", "workers", "x"}
 """Flags of `compare` and `run` that a tuning does not take."""
 
 SETTLED = {*LEFT_OUT, "methods", "grid", "seeds", "target", "lr", "set", "out", *METHOD_SETTINGS}

@@ -31,7 +31,7 @@ def rung(n: int) -> int:
 def padded_size(task: Task, ids: Ids) -> int:
     """For how many samples of a client a full pass over a cohort makes room."""
     largest = int(task.sizes[ids].max())
-    alike = task.mixes_samples or int(task.sizes.min()) == int(task.sizes.max())
+    alike = task.mixes_samples or task.split.even
     return largest if alike else rung(largest)
 
 

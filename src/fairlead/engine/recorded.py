@@ -167,6 +167,7 @@ class Take:
         self.measure_drift = inputs.session.measure_drift
         self.why = ""
         self.played = 0
+        self.run: Callable[[], None] = self.perform
         self.replay: Callable[[], None] | None = None
         self.out: dict[str, Tensor] = {}
         """What a run leaves: the server's state, memories, remainders, buffers, counted bits."""
@@ -242,18 +243,28 @@ class Take:
 
     def play(self, record: Callable[[Callable[[], None]], Callable[[], None]], after: int) -> None:
         """Run the round, or play its recording."""
-        if self.played == 0:
+        if self.replay is None and not self._settled(record, after):
+            return
+        (self.replay or self.run)()
+
+    def _settled(self, record: Callable[..., Callable[[], None]], after: int) -> bool:
+        """Find out what the round reads, compile and record it when it is time; whether the round is
+        still to be run. What it draws from torch's generator is drawn once."""
+        drawn = _Generator(self.inputs.session.task.device)
+        first, self.played = self.played == 0, self.played + 1
+        if first:
             self.perform()
-            self.run = self.compiled() if self.inputs.session.compiles and not self.why else None
-        run = self.run or self.perform
-        if self.replay is None and not self.why and self.played >= after:
+            if self.inputs.session.compiles and not self.why:
+                self.run = self.compiled()
+        if not self.why and self.played > after:
             try:
-                self.replay = record(run)
+                self.replay = record(self.run)
             except RuntimeError as error:
                 self.why = str(error).strip().split("\n")[0]
-        if self.replay is not None or self.run is not None or self.played:
-            (self.replay or run)()
-        self.played += 1
+        elif first and self.run == self.perform:
+            return False
+        drawn.restore()
+        return True
 
     def leave(self, at: SimulatedCohort) -> State:
         """Write down what the round did, and give the server's next state."""
@@ -278,6 +289,21 @@ class Take:
             session.keep(at.ids, self.kept.filled(_under(out, "kept/")))
         session.residuals.write(at.ids, _under(out, "held/"))
         return self.after.filled({n: t.clone() for n, t in _under(out, "after/").items()})
+
+
+class _Generator:
+    """Where torch's generator of a device is."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.state = _rng(device).get_rng_state()
+
+    def restore(self) -> None:
+        _rng(self.device).set_rng_state(self.state)
+
+
+def _rng(device: torch.device) -> Any:
+    return torch.cuda if device.type == "cuda" else torch
 
 
 def _under(out: dict[str, Tensor], head: str) -> dict[str, Tensor]:
