@@ -96,8 +96,8 @@ import json, sys, time
 import numpy as np, torch, fairlead as fl
 dim, cohort, rounds = json.loads(sys.argv[1])
 if not dim:  # small all-reduces alone
-    from fairlead.engine.ranks import Ranks
-    ranks = Ranks(torch.device("cpu"), None, 60)
+    from fairlead.engine.ranks import TorchRanks
+    ranks = TorchRanks(torch.device("cpu"), None, 60)
     for k in range(rounds + 20):
         begin = time.perf_counter() if k == 20 else begin if k else 0
         ranks.most([0, 0, 0])

@@ -2,8 +2,8 @@
 
     python benchmarks/processes.py [--repeats 3] [--rounds 8]
 
-Three ways: one process with one thread, one process with two, two processes (fl.Distributed over gloo)
-with one thread each. Medians, and the ratios that matter.
+Four ways: one process with one thread, one process with two, two ranks (fl.Distributed over gloo) and two
+workers (train(workers=2)) with one thread each. Medians, and the ratios that matter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 WORK = """
 import json, sys
 import numpy as np, torch, fairlead as fl
-name, rounds = sys.argv[1], int(sys.argv[2])
+name, rounds, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 made = {
     "softmax 784→62, 20 × 5 × 240": (fl.models.mlp(784, 62), (784,), 62, 20, 5, 240),
     "MLP 784-300-300-10, 25 × 10 × 32": (fl.models.mlp(784, 300, 300, 10), (784,), 10, 25, 10, 32),
@@ -32,7 +32,7 @@ y = torch.randint(classes, (len(x),))
 task = fl.Task(model, "cross_entropy", (x, y), np.arange(len(x)).reshape(clients, -1))
 def train(rounds):
     return fl.train(task, fl.FedAvg(lr=0.01), rounds=rounds, steps=steps, batch_size=batch,
-                    engine=fl.Distributed(), eval_every=rounds, objective=False)
+                    engine=fl.Distributed(), workers=workers, eval_every=rounds, objective=False)
 train(6)
 run = train(rounds)
 if run.session.first:
@@ -45,7 +45,7 @@ NAMES = (
 )
 
 
-def seconds(name: str, processes: int, threads: int, rounds: int) -> float:
+def seconds(name: str, processes: int, threads: int, workers: int, rounds: int) -> float:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -56,7 +56,7 @@ def seconds(name: str, processes: int, threads: int, rounds: int) -> float:
         }  # fmt: skip
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", WORK, name, str(rounds)], env={**env, "RANK": str(k)},
+            [sys.executable, "-c", WORK, name, str(rounds), str(workers)], env={**env, "RANK": str(k)},
             stdout=subprocess.PIPE, text=True,
         )
         for k in range(processes)
@@ -71,17 +71,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     given = parser.parse_args()
     print(
-        "| | 1 process, 1 thread | 1 process, 2 threads | 2 processes | over 1 thread | over 2 threads |"
+        "| | 1 process, 1 thread | 1 process, 2 threads | 2 ranks | 2 workers | workers over 1 thread | "
+        "over 2 threads |"
     )
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|")
     for name in NAMES:
-        found: dict[tuple[int, int], list[float]] = {(1, 1): [], (1, 2): [], (2, 1): []}
+        # processes that are launched, threads of each, workers that it starts itself
+        ways = ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 2))
+        found: dict[tuple[int, int, int], list[float]] = {way: [] for way in ways}
         for _ in range(given.repeats):
             for way, times in found.items():
                 times.append(seconds(name, *way, given.rounds))
-        one, threads, two = (statistics.median(times) for times in found.values())
-        print(f"| {name} | {one:.3f} s | {threads:.3f} s | {two:.3f} s | {one / two:.2f} × | "
-              f"{threads / two:.2f} × |", flush=True)  # fmt: skip
+        one, threads, ranks, own = (statistics.median(times) for times in found.values())
+        print(f"| {name} | {one:.3f} s | {threads:.3f} s | {ranks:.3f} s | {own:.3f} s | "
+              f"{one / own:.2f} × | {threads / own:.2f} × |", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ def test_every_method_is_recorded_and_equal(
 ) -> None:
     run = fl.train(uneven(device), METHODS[name], engine=CAPTURED, **settings)
     _same(run, fl.train(uneven(), METHODS[name], engine="debug", **settings))
-    assert "captured as" in run.engine, run.engine
+    host = device != "cpu" and name == "fedavg-adam"  # its optimizer counts steps on the host
+    assert ("capturable=True" if host else "captured as") in run.engine, run.engine
     assert len(played_again) > 1  # a round, and an evaluation
 
 

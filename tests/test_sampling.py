@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fairlead as fl
-from fairlead.sampling import answered, as_sampler
+from fairlead import sampling
+from fairlead.sampling import answered, answered_many, as_sampler
 
 
 def test_sizes_and_fractions() -> None:
@@ -35,6 +36,94 @@ def test_uniform_takes_everyone_equally_often() -> None:
     for k in range(rounds):
         counts[fl.Uniform(5).cohort(1, k, 20)] += 1
     assert np.abs(counts - rounds / 4).max() < 5 * math.sqrt(rounds * 3 / 16)
+
+
+LARGE = [(5000, 20), (5000, 0.125), (100_003, 3), (1_000_000, 1000), (4097, 512)]
+
+
+@pytest.mark.parametrize(("clients", "size"), LARGE)
+def test_small_cohorts_of_many_are_distinct_rising_and_as_large_as_asked(clients, size) -> None:
+    sampler = fl.Uniform(size)
+    for k in range(20):
+        ids = sampler.cohort(3, k, clients)
+        assert ids.dtype == np.int64
+        assert len(ids) == sampler.count(clients)
+        assert (np.diff(ids) > 0).all()
+        assert 0 <= ids[0] <= ids[-1] < clients
+
+
+def test_small_cohorts_of_many_take_everyone_equally_often() -> None:
+    """χ² of the counts of bins of clients, of single clients and of pairs of neighbours in a cohort:
+    each within five standard deviations."""
+    clients, size, rounds = 8000, 500, 1600
+    cohorts = np.stack(fl.Uniform(size).cohorts(9, range(rounds), clients))
+    counts = np.bincount(cohorts.reshape(-1), minlength=clients)
+    p = size / clients
+    # a client's count is binomial; that all sum to rounds·size takes one degree of freedom
+    each = ((counts - rounds * p) ** 2 / (rounds * p * (1 - p))).sum() * (clients - 1) / clients
+    assert abs(each - (clients - 1)) < 5 * math.sqrt(2 * (clients - 1))
+    bins = counts.reshape(100, -1).sum(1)
+    spread = 80 * rounds * p * (1 - p)
+    chi = ((bins - 80 * rounds * p) ** 2 / spread).sum()
+    assert abs(chi - 99) < 5 * math.sqrt(2 * 99)
+    # the smallest client of a cohort: P(min ≥ m) = C(N − m, S)/C(N, S), whose mean is (N − S)/(S + 1)
+    least = cohorts[:, 0]
+    mean = (clients - size) / (size + 1)
+    assert abs(least.mean() - mean) < 5 * mean / math.sqrt(rounds) * 1.1
+
+
+def test_small_cohorts_of_many_are_independent_of_how_many_draws_are_looked_at() -> None:
+    whole = sampling._one_by_one(2, range(5), 5000, 600, 800)
+    for tries in (4, 601, 5000):
+        again = sampling._one_by_one(2, range(5), 5000, 600, tries)
+        assert all(np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
+
+
+class Even(fl.Uniform):
+    """A sampler of one's own."""
+
+    def cohort(self, seed: int, round: int, clients: int):
+        return np.arange(0, clients, 2)
+
+
+@pytest.mark.parametrize("clients", [7, 60, 5000])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        fl.Everyone(), fl.Uniform(5), fl.Uniform(0.1), fl.Uniform(1.0), fl.AllFirst(3), Even(1),
+        fl.Weighted(2, weights=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
+        fl.Replay([[k % 7, (k + 3) % 7] for k in range(40)]),
+    ],
+    ids=lambda s: type(s).__name__,
+)  # fmt: skip
+def test_cohorts_of_several_rounds_are_those_of_each(
+    sampler: sampling.Sampler, clients: int, monkeypatch
+) -> None:
+    if isinstance(sampler, fl.Weighted) and clients != 7:
+        pytest.skip("a weight a client")
+    for rounds in (range(40), range(7, 9), range(3, 3)):
+        for at_once in (1 << 20, 10):
+            monkeypatch.setattr(sampling, "AT_ONCE", at_once)
+            many = sampler.cohorts(4, rounds, clients)
+            assert len(many) == len(rounds)
+            for k, ids in zip(rounds, many, strict=True):
+                assert np.array_equal(ids, sampler.cohort(4, k, clients))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0, 0.4, [[k, 2] for k in range(20)]])
+def test_answers_of_several_rounds_are_those_of_each(dropout) -> None:
+    for rounds in (range(12), range(5, 6), range(2, 2)):
+        cohorts = fl.Uniform(6).cohorts(0, rounds, 30)
+        many = answered_many(cohorts, dropout, 8, rounds)
+        assert len(many) == len(rounds)
+        for k, ids, kept in zip(rounds, cohorts, many, strict=True):
+            assert np.array_equal(kept, answered(ids, dropout, 8, k))
+
+
+def test_few_clients_are_drawn_as_ever() -> None:
+    """Cohorts of earlier versions, which runs of theirs go on with."""
+    assert fl.Uniform(5).cohort(0, 3, 20).tolist() == [8, 10, 11, 12, 18]
+    assert fl.Uniform(4).cohort(7, 11, 4096).tolist() == [418, 815, 1538, 3150]
 
 
 def test_weighted_draws_in_proportion() -> None:

@@ -325,6 +325,24 @@ def test_given_lists_and_their_table() -> None:
         splits.Split.of([[True, False]])
 
 
+def test_plain_lists_are_read_as_any_other_and_as_order_and_offsets() -> None:
+    rng = np.random.default_rng(0)
+    lists = [rng.integers(0, 99, rng.integers(0, 4)).tolist() for _ in range(2000)]
+    plain, arrays = splits.Split.of(lists), splits.Split.of([np.array(ids, int) for ids in lists])
+    short: Any = arrays.order.astype(np.int32)
+    given = splits.Split(short, arrays.offsets)
+    for other in (arrays, given):
+        assert np.array_equal(plain.order, other.order)
+        assert np.array_equal(plain.offsets, other.offsets)
+    assert plain.order.dtype == given.order.dtype == given.offsets.dtype == np.int64
+    assert plain.sizes.tolist() == [len(ids) for ids in lists]
+    assert not plain.even
+    assert splits.Split.of([[1, 2], [3, 4]]).even
+    for wrong in ([[0], [1.5]], [[0], [[1]]], [[0], [True]], [[0], ["a"]], [[[0, 1], [2, 3]]]):
+        with pytest.raises(fl.FairleadError, match="list of sample indices"):
+            splits.Split.of(wrong)
+
+
 def test_a_split_in_words() -> None:
     labels = np.repeat([0, 1], 600)
     assert splits.similarity(labels, 2, 0).describe(labels) == (
@@ -376,6 +394,7 @@ def test_splits_by_name() -> None:
 
 LONG = np.repeat(np.arange(4), 30)
 HALF: Any = 2.5
+FLAT: Any = np.eye(3)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +416,11 @@ HALF: Any = 2.5
         (lambda: splits.quantity(LONG, 5, 1.0, power=1.0), "give one of them"),
         (lambda: splits.quantity(LONG, 5, power=-1.0), "power is -1"),
         (lambda: splits.by_id(np.zeros((2, 2))), "shape"),
+        (lambda: splits.Split(LONG, np.array([0, 60])), "rise from 0 to its 120 entries"),
+        (lambda: splits.Split(LONG, np.array([1, 120])), "rise from 0"),
+        (lambda: splits.Split(LONG, np.array([0, 90, 60, 120])), "rise from 0"),
+        (lambda: splits.Split(LONG, np.array([], int)), "one more of them than there are clients"),
+        (lambda: splits.Split(FLAT, np.array([0, 3])), "list of sample indices"),
     ],
 )
 def test_wrong_settings_are_refused_in_a_sentence(call, message) -> None:

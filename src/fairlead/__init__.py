@@ -61,6 +61,7 @@ from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
 from fairlead.losses import Whole
 from fairlead.many import train_many
+from fairlead.needs import needs
 from fairlead.saddle import SaddleTask
 from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
 from fairlead.solve import minimize, saddle_point
@@ -140,6 +141,7 @@ __all__ = [
     "losses",
     "minimize",
     "models",
+    "needs",
     "problems",
     "runs",
     "saddle_point",

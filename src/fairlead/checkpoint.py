@@ -8,8 +8,8 @@ whole, and what is not whole is passed over for the one before it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import time
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fairlead.algorithm import State
@@ -30,7 +29,9 @@ from fairlead.engine.ranks import Ranks
 from fairlead.engine.simulate import Session
 from fairlead.errors import FairleadError
 from fairlead.history import History
+from fairlead.tensorfile import Pieces, digest, write
 
+Tensors = dict[str, Tensor | Pieces]
 FORMAT = "1"
 ROWS = ("store/", "residuals/")
 
@@ -78,12 +79,11 @@ class Saved:
 
     def restore_rows(self, session: Session) -> None:
         """Put the clients' rows of this file back, those that are this process's."""
-        place = session.task.device
-        rows = _placed(self.part("store"), place)
+        rows = self.part("store")
         if session.store is not None and rows:
             session.load_rows(session.store, rows)
         for name in sorted({key.split("/")[0] for key in self.part("residuals")}):
-            left = _placed(self.part(f"residuals/{name}"), place)
+            left = self.part(f"residuals/{name}")
             if "v" in left:
                 session.load_rows(session.residuals.of(name, left["v"]), left)
 
@@ -180,7 +180,7 @@ class Keeper:
         ranks: Ranks,
         path: Path,
         round: int,
-        tensors: dict[str, Tensor],
+        tensors: Tensors,
         meta: dict[str, Any],
     ) -> None:
         """Every rank writes its clients' rows; when all are there, the first one writes the rest, which
@@ -189,12 +189,12 @@ class Keeper:
         rest = {name: t for name, t in tensors.items() if name not in rows}
         shard = path.with_suffix(f".{ranks.rank}-of-{ranks.size}.shard")
         failed: FairleadError | None = None
-        about = {"format": FORMAT, "round": round, "rank": ranks.rank}
+        about, found = {"format": FORMAT, "round": round, "rank": ranks.rank}, "0" * 64
         try:
-            self._write(shard, round, rows, about)
+            found = self._write(shard, round, rows, about)
         except FairleadError as error:
             failed = error
-        digests = ranks.gather(bytes.fromhex(_digest(rows, about)))
+        digests = ranks.gather(bytes.fromhex(found))
         if ranks.most([failed is not None])[0]:
             raise failed or FairleadError(f"another rank could not write its part of round {round}")
         try:
@@ -205,19 +205,17 @@ class Keeper:
         if ranks.most([failed is not None])[0]:
             raise failed or FairleadError(f"rank 0 could not write the checkpoint of round {round}")
 
-    def _write(
-        self, path: Path, round: int, tensors: dict[str, Tensor], meta: dict[str, Any]
-    ) -> None:
-        """A file, whole or not at all."""
-        data = save(tensors, {"fairlead": json.dumps(meta), "sha256": _digest(tensors, meta)})
+    def _write(self, path: Path, round: int, tensors: Tensors, meta: dict[str, Any]) -> str:
+        """A file, whole or not at all, and its digest."""
         beside = path.with_name(path.name + ".part")
         try:
             with beside.open("wb") as file:
-                file.write(data)
+                found = write(file, tensors, "fairlead", meta)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
             _settle(self.folder)
+            return found
         except OSError as error:
             beside.unlink(missing_ok=True)
             raise FairleadError(
@@ -257,11 +255,21 @@ def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[s
     raise FairleadError(f"no checkpoint in {folder} can be used: {wrong[0]}")
 
 
+def executed(folder: str | Path) -> dict[str, Any]:
+    """How the run in a folder was executed up to its newest checkpoint; empty where that is not told."""
+    inner = Path(folder) / "checkpoints"
+    for path in reversed(listed(inner if inner.is_dir() else folder)):
+        wrong = contextlib.suppress(OSError, SafetensorError, KeyError, TypeError, ValueError)
+        with wrong, safe_open(path, framework="pt") as file:
+            return json.loads(file.metadata()["fairlead"])["engine"]
+    return {}
+
+
 def read(path: str | Path) -> Saved:
     """A checkpoint, refused unless every byte is as it was written."""
     saved = _read(Path(path))
-    for shard, digest in zip(saved.shards, saved.meta.get("shards", []), strict=True):
-        if not shard.is_file() or _digest(*_contents(_read(shard))) != digest:
+    for shard, expected in zip(saved.shards, saved.meta.get("shards", []), strict=True):
+        if not shard.is_file() or digest(*_contents(_read(shard))) != expected:
             raise FairleadError(f"{saved.path.name} is damaged: {shard.name} is not what it was")
     return saved
 
@@ -281,22 +289,22 @@ def _read(path: Path) -> Saved:
         raise FairleadError(f"{path.name} is cut off or no checkpoint: {error}") from error
     if meta.get("format") != FORMAT:
         raise FairleadError(f"{path.name} is of another version of fairlead: start the run anew")
-    if _digest(tensors, meta) != header.get("sha256"):
+    if digest(tensors, meta) != header.get("sha256"):
         raise FairleadError(f"{path.name} is damaged: its checksum does not fit")
     return Saved(path, meta["round"], meta.get("seconds", 0.0), tensors, meta)
 
 
 def _collected(
     round: int, state: State, session: Session, history: History, seconds: float
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> tuple[Tensors, dict[str, Any]]:
     columns = list(history)
     table = [[row.get(name, 0.0) for name in columns] for row in history.rows]
     given = [[name in row for name in columns] for row in history.rows]
-    tensors = {f"state/{name}": t.clone() for name, t in state.tensors().items()}  # none shared
+    tensors: Tensors = {f"state/{name}": t for name, t in state.tensors().items()}
     if session.store is not None:
-        tensors |= {f"store/{name}": t for name, t in session.store.export().items()}
-    for field, rows in session.residuals.export().items():
-        tensors |= {f"residuals/{field}/{name}": t for name, t in rows.items()}
+        tensors |= {f"store/{name}": t for name, t in session.store.pieces().items()}
+    for field, left in session.residuals.stores.items():
+        tensors |= {f"residuals/{field}/{name}": t for name, t in left.pieces().items()}
     tensors |= {f"ledger/{name}": t for name, t in _ledger_tensors(session.ledger).items()}
     tensors |= {f"places/{name}": t for name, t in session.places().items()}
     tensors["buffers"] = session.buffers
@@ -307,7 +315,7 @@ def _collected(
         "counters": dataclasses.asdict(session.counters), "engine": session.how(),
         "nominal": [e.nominal_up for e in session.ledger.exchanges],
     }  # fmt: skip
-    return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, meta
+    return tensors, meta
 
 
 def _ledger_tensors(ledger: Ledger) -> dict[str, Tensor]:
@@ -339,15 +347,6 @@ def _number(value: float) -> float:
 
 def _placed(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     return {name: t if name == "ids" else t.to(device) for name, t in tensors.items()}
-
-
-def _digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
-    found = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
-    for name in sorted(tensors):
-        t = tensors[name]
-        found.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
-        found.update(t.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 def _settle(folder: Path) -> None:

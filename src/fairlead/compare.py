@@ -162,7 +162,8 @@ def compare(
     metric: what to compare; by default the target's, or accuracy, or the distance or the loss.
     together: whether all step sizes and seeds of a method run at once, every one of them to the end
         (see `fl.train_many`); by default on a GPU and for small problems. Otherwise one after another,
-        and a step size is given up once it needs more rounds than the best so far.
+        and a step size is given up once it needs more rounds than the best so far. Workers share one
+        run's clients, so a number of them means one after another.
     """
     named = methods if isinstance(methods, Mapping) else labelled(methods)
     if not named:
@@ -176,11 +177,15 @@ def compare(
     if metric not in known:
         raise unknown("metric", metric, known)
     single = [name for name in ("callbacks", "checkpoints", "out", "resume") if name in settings]
+    shared = {name: value for name, value in settings.items() if name != "workers"}
+    if settings.get("workers") not in (None, 1, "auto"):
+        single.append("workers")
     if together and single:
         raise FairleadError(f"{single[0]} is of single runs: leave it or together out")
     if together is None:
-        together = not single and pays(task, rounds=rounds, **settings)
-    search = _Search(task, rounds, seeds, grid, metric, goal, progress, settings)
+        together = not single and pays(task, rounds=rounds, **shared)
+    used = shared if together else settings
+    search = _Search(task, rounds, seeds, grid, metric, goal, progress, used)
     tune = search.at_once if together else search.one_by_one
     entries = {label: tune(label, method) for label, method in named.items()}
     return Comparison(entries, metric, goal, rounds, settings.get("weighting", "uniform"))

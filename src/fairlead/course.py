@@ -168,6 +168,7 @@ class Course:
         """One round."""
         begin = time.perf_counter()
         clients = self.cohort()
+        self.ahead.expect(self.done + 1)
         if clients is not None:
             self.state = self.session.play(self.algorithm, self.state, clients)
             self.session.counters.steps += clients.longest

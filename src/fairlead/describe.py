@@ -76,7 +76,7 @@ def about(run: Course | Run) -> dict[str, Any]:
             "objective": plan.objective,
         },
         "split": _split(task),
-        "engine": run.session.report,
+        "engine": run.session.told,
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "fairlead": fairlead.__version__, "torch": torch.__version__, "numpy": np.__version__,

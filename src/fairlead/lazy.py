@@ -10,6 +10,7 @@ plain arithmetic sees a tensor.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -76,10 +77,21 @@ class Vector:
     def _computed(self) -> Tensor:
         if self.op is None:
             return torch.cat(self.parts)
-        out = torch.empty(self.length, dtype=self.like.dtype)
+        out = self._place()
         for begin, end in self._blocks():
             _compute(self, begin, end, {}, out[begin:end])
         return out
+
+    def _place(self) -> Tensor:
+        """Where to compute: over an operand that nobody else holds, such as the point before a step."""
+        for k in range(len(self.operands)):
+            operand = self.operands[k]
+            if isinstance(operand, Vector) and operand._tensor is not None:
+                # held by the operands, by `operand`, and by the call that counts
+                unknown = sys.getrefcount(operand) <= 3 and sys.getrefcount(operand._tensor) <= 2
+                if unknown and operand._tensor.is_contiguous():
+                    return operand._tensor
+        return torch.empty(self.length, dtype=self.like.dtype)
 
     def _blocks(self) -> list[tuple[int, int]]:
         """Ranges of coordinates that cross no border between parts."""

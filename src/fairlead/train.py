@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead.algorithm import Algorithm, State
 from fairlead.callbacks import Callback
-from fairlead.checkpoint import Checkpoints, Keeper, listed
+from fairlead.checking import check, check_resume
+from fairlead.checkpoint import Checkpoints, Keeper, executed, listed
 from fairlead.course import Course, Ending, Plan
 from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.describe import about, described
 from fairlead.engine.clients import Counters
+from fairlead.engine.crew import Crew
 from fairlead.engine.ledger import Ledger
+from fairlead.engine.memory import Needs
 from fairlead.engine.simulate import Mode, Session, Simulate
-from fairlead.errors import Diverged, FairleadError, unknown
+from fairlead.engine.workers import Workers, staffed
+from fairlead.errors import Diverged, FairleadError
 from fairlead.history import History
 from fairlead.progress import Progress
 from fairlead.runs import CHECKPOINTS, Recorder
-from fairlead.sampling import Cohorts, Dropouts, as_sampler, check_dropout
-from fairlead.schedules import check_rate
+from fairlead.sampling import Cohorts, Dropouts, as_sampler
 from fairlead.stop import Stop
 from fairlead.task import Task
 
@@ -69,6 +72,11 @@ class Run:
     def engine(self) -> str:
         """How the run was executed, and why so."""
         return self.session.told
+
+    @property
+    def needs(self) -> Needs:
+        """The memory that the run took."""
+        return self.session.needs
 
     def model(self) -> torch.nn.Module:
         """The trained model: the task's module with the final weights and buffers."""
@@ -128,6 +136,7 @@ def train(
     dropout: Dropouts = 0.0,
     seed: int = 0,
     engine: Mode | Simulate = "auto",
+    workers: Workers = None,
     eval_every: int = 1,
     objective: bool = True,
     drift: bool = False,
@@ -146,6 +155,9 @@ def train(
     weighting: "uniform", "size", or one weight a client: the weights of f = Σ p_i f_i, used for
         every mean of the run.
     dropout: the share of sampled clients that do not answer, or a list of lost clients a round.
+    workers: how many processes share the clients of a round, on a CPU, with one thread each: this one
+        and others that are started for the run; "auto" measures whether one a core is faster than
+        this one with all threads. By default there is one.
     eval_every: rounds between evaluations; objective: whether these compute f on all data;
         drift: whether they measure the drift diversity, of the whole model and of each layer.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
@@ -168,14 +180,48 @@ def train(
         dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
         target=target,
     )  # fmt: skip
-    bar = Progress.of(progress, rounds, type(algorithm).__name__)
-    course = set_out(task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume)
-    stop = Stop(course.keeper is not None)
-    with course.bar, stop, course.going(stop):
-        course.begin()
-        while course.goes_on():
-            course.round()
+    setting = engine if isinstance(engine, Simulate) else Simulate(engine)
+    before = _workers_before(out, checkpoints, resume) if workers == "auto" else None
+    with _crew(workers, setting, task, algorithm, plan, local, before, out) as (crew, why):
+        bar = Progress.of(progress, rounds, type(algorithm).__name__)
+        how = crew.engine(setting)
+        course = set_out(
+            task, algorithm, plan, local, how, bar, callbacks, out, checkpoints, resume
+        )
+        course.session.remark = why or course.session.remark
+        stop = Stop(course.keeper is not None and crew.first)
+        with course.bar, stop, course.going(stop):
+            course.begin()
+            while course.goes_on():
+                course.round()
+            crew.collect(course.session)
     return finished(course)
+
+
+@contextlib.contextmanager
+def _crew(
+    workers: Workers,
+    setting: Simulate,
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    plan: Plan,
+    local: Batches,
+    before: int | None,
+    out: str | Path | Recorder | None,
+) -> Iterator[tuple[Crew, str]]:
+    """The processes of a run, and why there are so many. Workers begin here, and end with the block."""
+    with contextlib.ExitStack() as stack:
+        try:
+            if workers not in (None, 1):
+                check(task, algorithm, plan, local)  # while one process can tell
+            staff = staffed(workers, setting, task, local, plan, before)
+            crew = stack.enter_context(staff.crew())
+            why = staff.settle(crew)
+        except FairleadError as error:
+            if isinstance(out, Recorder):
+                out.failed(error)
+            raise
+        yield crew, why
 
 
 def planned(
@@ -244,10 +290,15 @@ def _set_out(
     resume: Run | str | Path | None,
 ) -> Course:
     weights = task.client_weights(plan.weighting)
-    _check(task, algorithm, plan, local)
+    check(task, algorithm, plan, local)
     algorithm = algorithm.bind(task.layers, task.domain)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
-    session = setting.open(task, algorithm, local, weights, plan.seed)
+    most = (
+        task.clients
+        if _begins_with_all(algorithm)
+        else plan.sampler.most(task.clients, plan.rounds)
+    )
+    session = setting.open(task, algorithm, local, weights, plan.seed, most)
     config = {
         "task": None, "method": described(algorithm), "batches": described(local),
         "cohort": described(plan.sampler), "weights": described(weights),
@@ -278,12 +329,32 @@ def _set_out(
         if isinstance(resume, str | Path):
             course.restore(resume)
         elif resume is not None:
-            _check_resume(resume, task, algorithm, plan.rounds, plan.seed)
+            check_resume(resume, task, algorithm, plan.rounds, plan.seed)
             course.follow(resume)
     except FairleadError as error:
         course.fail(error)
         raise
     return course
+
+
+def _workers_before(
+    out: str | Path | Recorder | None,
+    checkpoints: str | Path | Checkpoints | None,
+    resume: Run | str | Path | None,
+) -> int | None:
+    """How many processes the run had that is to go on, where that is known."""
+    if isinstance(resume, Run):
+        return resume.session.crowd
+    folder = _to_go_on(out, checkpoints) if resume == "auto" else resume
+    return None if folder is None else executed(folder).get("workers")
+
+
+def _begins_with_all(algorithm: Algorithm[Any, Any]) -> bool:
+    """Whether every client takes part before the first round."""
+    inner = getattr(algorithm, "method", None)
+    if isinstance(inner, Algorithm):
+        return _begins_with_all(inner)
+    return getattr(algorithm, "warm_start", type(algorithm).start is not Algorithm.start)
 
 
 def _to_go_on(
@@ -311,51 +382,3 @@ def finished(course: Course) -> Run:
     for callback in c.callbacks:
         callback.end(run)
     return run
-
-
-def _check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches) -> None:
-    """Everything that can be refused before training."""
-    if not isinstance(algorithm, Algorithm):
-        raise FairleadError(
-            f"the method is {algorithm!r}: give an object such as fl.FedAvg(lr=0.1)"
-        )
-    for name, count in (("rounds", plan.rounds), ("eval_every", plan.eval_every)):
-        if not isinstance(count, int) or count < 1:
-            raise FairleadError(f"{name} is {count}: take a whole number, at least 1")
-    local.check(task.sizes)
-    single = np.flatnonzero(local.smallest(task.sizes) == 1)
-    if task.needs_pairs and len(single):
-        raise FairleadError(
-            f"client {single[0]} has a batch of one sample, on which BatchNorm1d is not defined: "
-            "set drop_last=True, or another batch size"
-        )
-    for name, rate in algorithm.rates().items():
-        check_rate(name, rate, plan.rounds, local.most_steps(task.sizes, plan.rounds, plan.seed))
-    known = task.recorded(plan.weighting, plan.objective)
-    for name in plan.target or {}:
-        if name not in known:
-            raise unknown("metric for the target", name, known)
-    plan.sampler.check(task.clients, plan.rounds)
-    check_dropout(plan.dropout, plan.rounds)
-
-
-def _check_resume(
-    run: Run, task: Task, algorithm: Algorithm[Any, Any], rounds: int, seed: int
-) -> None:
-    """Refuse to go on from a run of other settings."""
-    if run.stopped == "diverged" or run.rounds >= rounds:
-        raise FairleadError(
-            f"the run to resume diverged or has {run.rounds} rounds already: ask for more"
-        )
-    fresh = algorithm.init(task.start(seed)[0])
-    same = (type(run.algorithm), run.session.seed, run.task.dim, run.task.clients)
-    asked = (type(algorithm), seed, task.dim, task.clients)
-    if same != asked or _fields(fresh) != _fields(run.state):
-        raise FairleadError(
-            "the run to resume has another method, seed or task: resume with its own"
-        )
-
-
-def _fields(state: State) -> set[str]:
-    """What a state is made of; an optimizer's slots come with its first step."""
-    return {name for name in state.tensors() if "slots/" not in name}

@@ -66,18 +66,18 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
         return replace(super().bind(layers, domain), part=_part(self.layers, layers))
 
     def init(self, x: Tensor) -> Server:
-        return Server(x=x, c=torch.zeros_like(x[self._at]), slots={})
+        return Server(x=x, c=torch.zeros_like(x[self._at(x)]), slots={})
 
     def memory(self, x: Tensor) -> Kept:
-        return Kept(c=torch.zeros_like(x[self._at]))
+        return Kept(c=torch.zeros_like(x[self._at(x)]))
 
-    @property
-    def _at(self) -> slice | Tensor:
+    def _at(self, x: Tensor) -> slice | Tensor:
+        """The part's coordinates, where x lies."""
         if self.part is None:
             raise FairleadError(
                 "FedPVR does not know the model's layers yet: call bind(task.layers)"
             )
-        return self.part
+        return self.part if isinstance(self.part, slice) else _placed(self.part, x.device)
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x, c=s.c).mean
@@ -85,7 +85,7 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
         return Server(x=x, c=s.c + cohort.share * up.dc, slots=slots)  # line 15
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
-        y, c_i, at, buffer = x, client.memory.c, self._at, None
+        y, c_i, at, buffer = x, client.memory.c, self._at(x), None
         for step in client.steps(self.lr):
             g = step.grad(y)
             buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
@@ -130,3 +130,18 @@ def _part(chosen: int | Sequence[str] | Tensor, layers: Mapping[str, slice]) -> 
         return slice(d, d)
     first, last = int(index[0]), int(index[-1]) + 1
     return slice(first, last) if last - first == len(index) else index
+
+
+_PLACED: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+
+
+def _placed(part: Tensor, device: torch.device) -> Tensor:
+    """Coordinates on a device, brought there once."""
+    if part.device == device:
+        return part
+    key = id(part), device
+    if key not in _PLACED:
+        if len(_PLACED) > 64:
+            _PLACED.clear()
+        _PLACED[key] = part, part.to(device)
+    return _PLACED[key][1]

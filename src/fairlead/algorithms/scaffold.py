@@ -101,8 +101,9 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
         y, c_i = x, client.memory.c
+        correction = c - c_i  # the same in every step
         for step in client.steps(self.lr):
-            y = y - step.lr * (step.grad(y) - c_i + c)  # line 10
+            y = y - step.lr * (step.grad(y) + correction)  # line 10
         if self.option == "I":
             c_new = client.grad(x)  # line 12 (i)
         else:

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairlead.errors import FairleadError, positive
+from fairlead.data.amounts import capped, fed, log_dirichlet, log_power, rounded, shares
+from fairlead.errors import FairleadError
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -28,10 +31,26 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Split(Sequence[Ints]):
-    """Index lists, one a client: client i owns `order[offsets[i] : offsets[i + 1]]`."""
+    """Index lists, one a client: client i owns `order[offsets[i] : offsets[i + 1]]`. The two arrays are
+    the fast way in for very many clients.
+
+    >>> len(Split(np.arange(3_000_000), np.arange(0, 3_000_001, 3)))
+    1000000
+    """
 
     order: Ints
     offsets: Ints
+
+    def __post_init__(self) -> None:
+        order, offsets = _indices(self.order), _indices(self.offsets)
+        ends = offsets[[0, -1]].tolist() if len(offsets) else []
+        if ends != [0, len(order)] or (np.diff(offsets) < 0).any():
+            raise FairleadError(
+                f"the offsets of a split rise from 0 to its {len(order)} entries, with one more of them "
+                "than there are clients"
+            )
+        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "offsets", offsets)
 
     @classmethod
     def of(cls, lists: Iterable[ArrayLike]) -> Split:
@@ -40,14 +59,23 @@ class Split(Sequence[Ints]):
         >>> Split.of([[0, 2], [1]]).sizes
         array([2, 1])
         """
-        arrays = [_indices(ids) for ids in lists]
+        given: list[Any] = list(lists)
+        flat = _flat(given)
+        if flat is not None:
+            return cls(flat, _offsets(list(map(len, given))))
+        arrays = [_indices(ids) for ids in given]
         order = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
         return cls(order, _offsets([len(ids) for ids in arrays]))
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         """Samples a client."""
         return np.diff(self.offsets)
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether all clients hold equally many samples."""
+        return bool((self.sizes == self.sizes[:1]).all())
 
     @property
     def owners(self) -> Ints:
@@ -159,9 +187,9 @@ def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> S
     starts = rng.spawn(1)[0].random(len(counts))
     owners = []
     for count, start in zip(counts, starts, strict=True):
-        amounts = count * _shares(_log_dirichlet(rng, alpha, clients))
-        owners.append(np.repeat(np.arange(clients), _rounded(amounts, count, start)))
-    return _dealt(samples, _fed(np.concatenate(owners), clients), clients)
+        amounts = count * shares(log_dirichlet(rng, alpha, clients))
+        owners.append(np.repeat(np.arange(clients), rounded(amounts, count, start)))
+    return _dealt(samples, fed(np.concatenate(owners), clients), clients)
 
 
 def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Split:
@@ -184,8 +212,8 @@ def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int 
     owner = np.empty(len(labels), dtype=np.int64)
     begins = _offsets(counts)
     for place in rng.permutation(len(counts)):
-        log, count = _log_dirichlet(rng, alpha, clients), int(counts[place])
-        taken = _capped(log, room, count, rng.random())
+        log, count = log_dirichlet(rng, alpha, clients), int(counts[place])
+        taken = capped(log, room, count, rng.random())
         owner[begins[place] : begins[place + 1]] = np.repeat(np.arange(clients), taken)
         room = room - taken
     return _dealt(samples, owner, clients)
@@ -209,14 +237,14 @@ def quantity(
     n, rng = _samples(labels, clients), _rng(seed)
     order = _shuffled(rng, n)
     if alpha is not None and power is None:
-        shares = _shares(_log_dirichlet(rng, alpha, clients))
+        portions = shares(log_dirichlet(rng, alpha, clients))
     elif power is not None and alpha is None:
-        shares = _shares(_log_power(rng, power, clients))
+        portions = shares(log_power(rng, power, clients))
     else:
         raise FairleadError(
             f"alpha is {alpha} and power is {power}: give one of them, such as alpha=0.5 or power=1"
         )
-    return Split(order, _offsets(1 + _rounded((n - clients) * shares, n - clients, rng.random())))
+    return Split(order, _offsets(1 + rounded((n - clients) * portions, n - clients, rng.random())))
 
 
 def by_id(ids: ArrayLike, minimum: int = 1) -> Split:
@@ -245,7 +273,20 @@ def _indices(ids: ArrayLike) -> Ints:
             "a client's data are a list of sample indices: for a mask use np.flatnonzero, "
             "for one owner a sample by_id(owner)"
         )
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
+
+
+def _flat(lists: list[Any]) -> Ints | None:
+    """All entries of plain lists of whole numbers, in one go; None for anything else."""
+    if not lists or not all(type(ids) is list for ids in lists):
+        return None
+    if any(ids and type(ids[0]) is not int for ids in lists):
+        return None
+    try:
+        flat = np.array(list(chain.from_iterable(lists)))
+    except (ValueError, OverflowError):  # lists within lists
+        return None
+    return flat if flat.ndim == 1 and flat.dtype == np.int64 else None
 
 
 def _labels(labels: ArrayLike, clients: int = 1) -> NDArray[Any]:
@@ -300,70 +341,6 @@ def _dealt(samples: Ints, owner: Ints, clients: int) -> Split:
     """`samples[j]` goes to client `owner[j]`; within a client their order stays."""
     sizes = np.bincount(owner, minlength=clients)
     return Split(samples[np.argsort(owner, kind="stable")], _offsets(sizes))
-
-
-def _log_dirichlet(rng: np.random.Generator, alpha: float, clients: int) -> Floats:
-    """Logarithms of one Dirichlet draw up to a constant, so that a tiny alpha gives no 0/0."""
-    positive("alpha", alpha)
-    alpha = min(max(alpha, 1e-200), 1e200)
-    # Gamma(alpha) = Gamma(alpha + 1) · U^(1/alpha)
-    gamma, u = rng.gamma(alpha + 1, size=clients), rng.random(clients)
-    return np.log(gamma) + np.log(np.maximum(u, 2.0**-54)) / alpha
-
-
-def _log_power(rng: np.random.Generator, power: float, clients: int) -> Floats:
-    if not 0 <= power <= 100:
-        raise FairleadError(f"power is {power}: take a number between 0 (equal sizes) and 100")
-    return -power * np.log(1.0 + rng.permutation(clients))
-
-
-def _shares(log: Floats) -> Floats:
-    shares = np.exp(log - log.max())
-    return shares / shares.sum()
-
-
-def _rounded(amounts: Floats, total: int, start: float) -> Ints:
-    """Whole numbers next to `amounts`, with the sum `total`; over a uniform `start` in [0, 1) their
-    means are the amounts."""
-    ends = np.floor(np.cumsum(amounts) + start).clip(max=total).astype(np.int64)
-    ends[-1] = total
-    return np.diff(ends, prepend=0)
-
-
-def _capped(log: Floats, room: Ints, count: int, start: float) -> Ints:
-    """`count` samples in the proportions exp(log), nobody beyond its room: min(room, λ·exp(log))."""
-    limit = np.where(room > 0, np.log(np.maximum(room, 1)), -np.inf)
-    order = np.argsort(limit - log, kind="stable")  # who is full first comes first
-    cap, log = room[order].astype(float), log[order]
-    left = count - (np.cumsum(cap) - cap)  # for this client and later ones, if all before are full
-    share = np.exp(log - np.logaddexp.accumulate(log[::-1])[::-1])
-    full = int(np.append(left * share < cap, True).argmax())
-    amounts = np.empty(len(room))
-    amounts[order[:full]] = cap[:full]
-    if full < len(room):
-        amounts[order[full:]] = left[full] * share[full] * np.exp(log[full:] - log[full])
-    taken = np.minimum(_rounded(amounts, count, start), room)
-    spare = np.cumsum(room - taken)  # what floating-point rounding left over goes to the first
-    return taken + np.diff(np.minimum(spare, count - taken.sum()), prepend=0)
-
-
-def _fed(owner: Ints, clients: int) -> Ints:
-    """Whoever owns nothing takes the first sample of whoever then owns most, one after the other."""
-    sizes = np.bincount(owner, minlength=clients)
-    needy = np.flatnonzero(sizes == 0)
-    if not len(needy):
-        return owner
-    taller = np.cumsum(np.bincount(sizes)[::-1])  # clients as large as the largest, or one less, …
-    level = len(taller) - 2 - int(np.searchsorted(np.cumsum(taller), len(needy)))
-    gifts = np.maximum(sizes - level, 0)
-    giver = np.repeat(np.arange(clients), gifts)
-    nth = np.arange(len(giver)) - np.repeat(np.cumsum(gifts) - gifts, gifts)
-    turn = np.lexsort((giver, nth - sizes[giver]))[: len(needy)]
-    first = np.cumsum(sizes) - sizes
-    given = np.argsort(owner, kind="stable")[(first[giver] + nth)[turn]]
-    fed = owner.copy()
-    fed[given] = needy
-    return fed
 
 
 SPLITS: dict[str, Callable[..., Split]] = {

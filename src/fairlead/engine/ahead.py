@@ -56,6 +56,11 @@ class Ahead:
             cohort.draw = self._drawn.pop(round)
         return cohort
 
+    def expect(self, round: int) -> None:
+        """Have the memories of a round's clients brought while the one before it runs."""
+        if self.session.alone and round < self.rounds:
+            self.session.expect(self.clients(round)[1])
+
     def _draw(self, first: int) -> None:
         """Draw the batches of a round and of some after it."""
         session = self.session

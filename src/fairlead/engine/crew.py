@@ -20,8 +20,7 @@ import struct
 import sys
 import threading
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +30,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.engine.distribute import Distributed, DistributedSession
+from fairlead.engine.fork import (
+    check_operators,
+    forked,
+    ignore_signals,
+    rest,
+    undisturbed,
+)
 from fairlead.engine.ranks import Lost, Ranks, launched
 from fairlead.engine.simulate import Session, Simulate
 from fairlead.errors import FairleadError
@@ -39,8 +45,8 @@ SLOT = 2 << 20
 """Bytes that a process lays open at a time: few enough to stay in a cache."""
 SMALL = 16 << 10
 """Bytes up to which a sum goes by the sockets."""
-START = 60.0
-"""Seconds within which a worker must be there."""
+START, TRIES = 20.0, 3
+"""Seconds within which a worker must be there, and how often workers are started."""
 HEAD = struct.Struct("<cQ")
 FAILED = b"!"
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -58,6 +64,10 @@ def hindrance(device: torch.device) -> str:
     if threading.current_thread() is not threading.main_thread():
         return "only the main thread of a process can start workers"
     return ""
+
+
+class _Stuck(Lost):
+    """A worker that never came to be."""
 
 
 @dataclasses.dataclass
@@ -106,11 +116,22 @@ class Crew(Ranks):
         torch.set_num_threads(1)  # a fork has no other threads, and must not wait for them
         shared = mmap.mmap(-1, (self.size + 1) * SLOT)
         self._slots = torch.frombuffer(shared, dtype=torch.uint8).view(self.size + 1, SLOT)
+        for left in reversed(range(TRIES)):
+            try:
+                self._fork()
+                return
+            except _Stuck:
+                self._dismiss()
+                if not left:
+                    raise
+
+    def _fork(self) -> None:
+        rest()
         parent = os.getpid()
         for rank in range(1, self.size):
             ours, theirs = socket.socketpair()
-            with _undisturbed():
-                process = _forked(ours, theirs)
+            with undisturbed():
+                process = forked(ours, theirs)
                 if process == 0:
                     self._become(rank, parent, theirs, [ours, *(w.socket for w in self._workers)])
                     return
@@ -150,14 +171,14 @@ class Crew(Ranks):
             if os.getppid() != parent:
                 os._exit(1)
             gc.freeze()  # what the first process left to be collected, it finishes itself
-            _ignore_signals()
+            ignore_signals()
             self._kept += [sys.stdout, sys.stderr]  # closing them would write them out
             silent = os.open(os.devnull, os.O_RDWR)
             for place in range(3):
                 os.dup2(silent, place)
             sys.stdout = sys.stderr = os.fdopen(silent, "w")
             torch.set_num_threads(1)
-            _check_autograd()
+            check_operators()
             self.wait()
         except BaseException as error:
             self._leave(error)
@@ -176,6 +197,13 @@ class Crew(Ranks):
 
     def _end(self) -> None:
         """In the first process: no worker outlives this."""
+        self._dismiss()
+        self._slots = None
+        if self in _RUNNING:
+            _RUNNING.remove(self)
+            torch.set_num_threads(self.threads)
+
+    def _dismiss(self) -> None:
         for worker in self._workers:
             worker.socket.close()
             with contextlib.suppress(ProcessLookupError):
@@ -183,10 +211,7 @@ class Crew(Ranks):
         for worker in self._workers:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(worker.process, 0)
-        self._workers, self._slots = [], None
-        if self in _RUNNING:
-            _RUNNING.remove(self)
-            torch.set_num_threads(self.threads)
+        self._workers = []
 
     # -- the run --------------------------------------------------------------------------------
 
@@ -298,7 +323,7 @@ class Crew(Ranks):
         try:
             found, data = _receive(worker.socket)
         except TimeoutError as error:
-            raise Lost(f"a worker does not answer {START:.0f} seconds after its start") from error
+            raise _Stuck(f"one does not answer {START:.0f} seconds after its start") from error
         except (OSError, EOFError) as error:
             raise Lost(self._obituary(worker)) from error
         if found == FAILED:
@@ -324,48 +349,6 @@ class Crew(Ranks):
             f"process {worker.rank} of the run's {self.size} {how}, so the run cannot go on; a run with "
             "checkpoints goes on from the last one (resume)"
         )
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No signal comes between a fork and what the new process does about signals."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        with warnings.catch_warnings():
-            # of threads at a fork: those of torch stay behind, and workers do not ask for them
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _forked(*open_ones: socket.socket) -> int:
-    try:
-        return os.fork()
-    except OSError:
-        for one in open_ones:
-            one.close()
-        raise
-
-
-def _ignore_signals() -> None:
-    """A terminal's Ctrl-C and a scheduler's SIGTERM come to all; the first process acts on them."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)) or number == signal.SIGTERM:
-            signal.signal(number, signal.SIG_IGN)
-
-
-def _check_autograd() -> None:
-    x = torch.ones(2, requires_grad=True)
-    try:
-        with torch.enable_grad():
-            torch.autograd.grad((x * x).sum(), x)
-    except RuntimeError as error:
-        raise FairleadError(
-            "this process computed gradients where a GPU is, and torch computes none in its forks then: "
-            "train with workers first, or hide the GPU (CUDA_VISIBLE_DEVICES=)"
-        ) from error
 
 
 def _bytes(t: Tensor) -> bytes:

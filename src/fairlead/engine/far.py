@@ -36,9 +36,9 @@ class Courier:
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         """Have something done after all that was asked before."""
         if self._pool is None:
-            at: dict[str, Any] = {"initializer": torch.cuda.set_device, "initargs": (self.device,)}
-            more = at if self.pins else {}
-            self._pool = ThreadPoolExecutor(1, "fairlead-memories", **more)
+            self._pool = ThreadPoolExecutor(1, "fairlead-memories")
+            if self.pins:
+                self._pool.submit(torch.cuda.set_device, self.device)
         return self._pool.submit(work, *given)
 
     def now(self, work: Callable[..., Any], *given: Any) -> Any:
@@ -210,9 +210,11 @@ class Far:
             kept = slots >= 0
             kept[kept] = ~self._fresh[slots[kept]]
             coming = self._courier.submit(self._bring, slots[kept]) if kept.any() else None
-            come: Callable[[], Rows] = dict
-            if coming is not None:
-                come = lambda: self._courier.arrived(*coming.result())  # noqa: E731
+            courier = self._courier
+
+            def come() -> Rows:
+                return {} if coming is None else courier.arrived(*coming.result())
+
             self._held = [*self._held[-1:], Batch(ids, kept, self.start, come)]
 
     def get(self, ids: Ids, slots: Ids) -> Rows:

@@ -57,6 +57,7 @@ class Inputs:
         self._state, self._memory = state, None if session.store is None else session.store.start
         self._asked: dict[str, Any] = {}
         self._known: dict[str, NDArray[Any]] = {}
+        self._ids: Ids | None = None
 
     # -- what a program reads ---------------------------------------------------------------------
 
@@ -81,6 +82,14 @@ class Inputs:
 
     def _under(self, head: str) -> dict[str, Tensor]:
         return {n[len(head) :]: t for n, t in self.tensors.items() if n.startswith(head)}
+
+    @property
+    def round(self) -> Tensor:
+        """The round's number, for random draws."""
+        if "round" not in self._asked:
+            self._asked["round"] = None
+            self._fill_asked("round")
+        return self.tensors["round"]
 
     def step_sizes(self, place: int, lr: Rate) -> tuple[Tensor, Tensor]:
         """The step sizes (S, K) of a `client.steps`, and their sums."""
@@ -136,15 +145,17 @@ class Inputs:
         self.at, session, task = at, self.session, self.session.task
         for name, value in state.tensors().items():
             self.copy(f"state/{name}", value)
-        self.copy("buffers", session.buffers)
+        if session.buffers.numel() or "buffers" not in self.tensors:
+            self.copy("buffers", session.buffers)
         if session.store is not None:
             for name, value in session.store.read(at.ids).tensors().items():
                 self.copy(f"memory/{name}", value)
         self.copy("index", at.draw.index)
-        self.put("ids", at.ids, torch.int64)
-        self.put("weights", at.host_weights, task.dtype)
-        self.put("share", at.share, torch.float64)
-        self.put("round", at.round, torch.int64)
+        if self._ids is not at.ids:  # where everyone takes part they never change
+            self._ids = at.ids
+            self.put("ids", at.ids, torch.int64)
+            self.put("weights", at.host_weights, task.dtype)
+            self.put("share", at.share, torch.float64)
         if not self.even:
             self.put("count", at.draw.count, torch.int64)
         for name in self._asked:
@@ -152,9 +163,14 @@ class Inputs:
 
     def _fill_asked(self, name: str) -> None:
         """What a program asked for, in the present round."""
-        given, at, session = self._asked[name], self.at, self.session
+        at, session = self.at, self.session
+        given: Any = self._asked[name]
         kind, dtype = name.partition("/")[0], session.task.dtype
-        if kind == "steps":
+        if kind == "round":
+            self.put(name, at.round, torch.int64)
+        elif kind == "steps":
+            if self.even and isinstance(given, int | float) and name in self.tensors:
+                return  # constant
             count = at.draw.count
             applied = (count > 0) * session.work(at.round).rates(given, count.shape[1])
             self.put(name, applied, dtype)

@@ -44,16 +44,6 @@ class Residuals:
             self.stores[name] = self.keep.store(_Left(v=start))
         return self.stores[name]
 
-    def export(self) -> dict[str, dict[str, Tensor]]:
-        """All remainders by field."""
-        return {name: store.export() for name, store in self.stores.items()}
-
-    def load(self, saved: dict[str, dict[str, Tensor]]) -> None:
-        """Take back what `export` gave."""
-        for name, rows in saved.items():
-            if "v" in rows:
-                self.of(name, rows["v"]).load(rows)
-
     def write(self, ids: NDArray[np.int64], held: dict[str, Tensor]) -> None:
         """Keep the new remainders."""
         with self._lock:
@@ -71,6 +61,10 @@ class Mail:
         self.seed, self.round, self.exchange = seed, round, exchange
         self.held: dict[str, Tensor] = {}
         self.messages = 0
+
+    def when(self) -> Word:
+        """The round's number."""
+        return self.round
 
     def remainder(self, name: str, ids: NDArray[np.int64], like: Tensor) -> Tensor:
         """What earlier messages of a field left out."""
@@ -91,5 +85,5 @@ class Mail:
         message = 1024 * self.exchange + self.messages
         self.messages += 1
         return encode(
-            upload, by, self.seed, self.round, on_device, message, self.held, self.through_bytes
+            upload, by, self.seed, self.when(), on_device, message, self.held, self.through_bytes
         )

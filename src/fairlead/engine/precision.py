@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from fairlead.errors import FairleadError
+from fairlead.task import Task
+
 
 def _switches() -> dict[str, tuple[Any, str, Any, Any]]:
     """The places where torch keeps it: object, name, its value for yes and for no."""
@@ -35,3 +38,12 @@ def restore_units(before: dict[str, Any]) -> None:
         if name in before:
             setattr(where, field, before[name])
     before.clear()
+
+
+def check_half(task: Task) -> None:
+    """Refuse tasks that cannot be computed in bfloat16."""
+    if task.dtype != torch.float32 or task.buffer_dim:
+        raise FairleadError(
+            'precision="bfloat16" is for float32 tasks whose models have no BatchNorm: '
+            'use norm="group", or precision="tf32"'
+        )

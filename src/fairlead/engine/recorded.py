@@ -20,7 +20,7 @@ from fairlead.engine.inputs import Inputs
 from fairlead.engine.mail import Mail
 from fairlead.engine.replies import bits_of, rows_of, split_reply
 from fairlead.engine.wire import message_bits
-from fairlead.rng import Purpose, normal, words
+from fairlead.rng import Purpose, Word, normal, words
 from fairlead.schedules import Rate
 from fairlead.task import Block
 from fairlead.trace import compiled
@@ -52,8 +52,11 @@ class _Mail(Mail):
 
     def __init__(self, take: Take, exchange: int) -> None:
         session = take.inputs.session
-        super().__init__(session.residuals, session.seed, take.inputs["round"], exchange, False)
+        super().__init__(session.residuals, session.seed, 0, exchange, False)
         self.take, self.held = take, take.held
+
+    def when(self) -> Word:
+        return self.take.inputs.round
 
     def remainder(self, name: str, ids: Any, like: Tensor) -> Tensor:
         return self.take.inputs.residual(name, like)
@@ -109,7 +112,7 @@ class _Client(Stacked):
         return self.take.keys[:, step]
 
     def noise(self, step: int, d: int) -> Tensor:
-        return normal(self.work.seed, self.given["round"], self.ids, step, d)
+        return normal(self.work.seed, self.given.round, self.ids, step, d)
 
     def batch(self, k: int) -> tuple[Block, Tensor | None]:
         block, given = self.take.samples(self, k), self.given
@@ -223,7 +226,7 @@ class Take:
             given, seed = self.inputs, self.inputs.session.seed
             k = torch.arange(given.index.shape[1], device=given.ids.device)
             client = given.ids[:, None]
-            self._keys = words(seed, Purpose.AUGMENT, given["round"], client, k, 0)[..., :2]
+            self._keys = words(seed, Purpose.AUGMENT, given.round, client, k, 0)[..., :2]
         return self._keys
 
     def samples(self, client: _Client, k: int) -> Block:
@@ -284,7 +287,8 @@ class Take:
             session.counters.gradients += spent
             moved = out["buffers"] if noted.moved else None
             at.enter(noted.down, up, noted.nominal * count, moved)
-        session.buffers = session.buffers.clone()
+        if session.buffers.numel():
+            session.buffers = session.buffers.clone()
         if self.kept is not None:
             session.keep(at.ids, self.kept.filled(_under(out, "kept/")))
         session.residuals.write(at.ids, _under(out, "held/"))

@@ -30,7 +30,7 @@ from fairlead.engine.cohort import Ids, Program, SimulatedCohort
 from fairlead.engine.ledger import Ledger
 from fairlead.engine.mail import Mail, Residuals
 from fairlead.engine.memory import Needs, clients_that_fit, keep_freed_memory, needed
-from fairlead.engine.precision import restore_units, use_matrix_units
+from fairlead.engine.precision import check_half, restore_units, use_matrix_units
 from fairlead.engine.replies import split_reply
 from fairlead.engine.store import ClientStore, Keep
 from fairlead.engine.tiers import Memories
@@ -116,7 +116,7 @@ class Session:
         most: int | None = None,
     ) -> None:
         if setting.precision == "bfloat16":
-            _check_half(task)
+            check_half(task)
             task = task.formed(Form(half=True))
         self.task, self.batches, self.weights, self.seed = task, batches, weights, seed
         x, self.buffers = task.start(seed)
@@ -217,8 +217,9 @@ class Session:
     def continue_from(self, other: Session) -> None:
         """Take over the clients' memories, buffers and counts of another run."""
         if self.store is not None and other.store is not None:
-            self.store.load(other.store.export())
-        self.residuals.load(other.residuals.export())
+            self.store.take(other.store)
+        for name, rows in other.residuals.stores.items():
+            self.residuals.of(name, rows.start.v).take(rows)
         self.continue_counts(other)
 
     def continue_counts(self, other: Session) -> None:
@@ -400,11 +401,3 @@ class Session:
         self._twins.clear()
         for store in self.stores():
             store.settle()
-
-
-def _check_half(task: Task) -> None:
-    if task.dtype != torch.float32 or task.buffer_dim:
-        raise FairleadError(
-            'precision="bfloat16" is for float32 tasks whose models have no BatchNorm: '
-            'use norm="group", or precision="tf32"'
-        )

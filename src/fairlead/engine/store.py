@@ -39,7 +39,8 @@ class ClientStore(Generic[M]):
     """
 
     def __init__(self, clients: int, start: M, tier: Tier = "device") -> None:
-        self.start, self.tier = start, tier
+        self.start = start
+        self.tier: Tier = tier
         fields = {name: v.detach() for name, v in start.tensors().items()}
         self.row = sum(v.numel() * v.element_size() for v in fields.values())
         self._slot = np.full(clients, -1, dtype=np.int64)
@@ -115,6 +116,11 @@ class ClientStore(Generic[M]):
             rows = {name: t[span] for name, t in saved.items() if name != "ids"}
             self.write(part, type(self.start)(**rows))
 
+    def take(self, other: ClientStore[M]) -> None:
+        """Have the rows of another table."""
+        for part in self._cut(other.touched):
+            self.write(part, other.read(part))
+
     def drop(self, ids: Ids) -> None:
         """Forget the rows of these clients; others will use their places."""
         held = ids[self._slot[ids] >= 0]
@@ -146,6 +152,7 @@ class Near:
         self.start, self._most = start, clients
         self.device = next(iter(start.values())).device
         self._table = {name: v.new_empty((0, *v.shape)) for name, v in start.items()}
+        self._last: tuple[Ids, Tensor] = np.empty(0, np.int64), torch.empty(0)
 
     @property
     def nbytes(self) -> int:
@@ -194,7 +201,11 @@ class Near:
     def _index(self, slots: Ids) -> Tensor | slice:
         if len(slots) == 1:  # needs nothing of the device
             return slice(int(slots[0]), int(slots[0]) + 1)
-        return torch.from_numpy(slots).to(self.device, non_blocking=True)
+        known, there = self._last
+        if not np.array_equal(known, slots):  # a round reads and writes the same rows
+            there = torch.from_numpy(slots).to(self.device, non_blocking=True)
+            self._last = slots, there
+        return there
 
     def drop(self, ids: Ids) -> None:
         """Others will use their places."""

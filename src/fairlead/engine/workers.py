@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Client, Upload
-from fairlead.algorithms.fedavg import FedAvg
+from fairlead.algorithm import Algorithm, Client, Cohort, Memory, State, Upload
 from fairlead.data.batches import Batches, Draw
 from fairlead.engine.choose import is_small, key_of, known, remembered
 from fairlead.engine.crew import Crew, hindrance
@@ -126,13 +125,22 @@ def _walk(client: Client[Any], x: Tensor) -> _Moved:
     return _Moved(y=y)
 
 
+class _Plain(Algorithm[State, Memory]):
+    """Stands for the run's method: clients keep nothing."""
+
+    def init(self, x: Tensor) -> State:
+        return State(x=x)
+
+    def round(self, s: State, cohort: Cohort) -> State:
+        return s
+
+
 class Measurement:
     """A round by one process and by several, of a run's own task and local work."""
 
     def __init__(self, setting: Simulate, task: Task, local: Batches, plan: Plan) -> None:
         self.setting, self.task, self.seed, self.key = setting, task, plan.seed, ""
-        plain = FedAvg(lr=1e-3)  # which keeps no memories of clients
-        self.run = (task, plain, local, task.client_weights(plan.weighting), plan.seed)
+        self.run = (task, _Plain(), local, task.client_weights(plan.weighting), plan.seed)
         self.ids = plan.sampler.cohort(plan.seed, 0, task.clients)
         self.draw = local.draw(plan.seed, 0, self.ids, task.sizes[self.ids])
 

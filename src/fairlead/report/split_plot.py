@@ -16,21 +16,35 @@ if TYPE_CHECKING:
     from fairlead.data.splits import Split
 
 MOST, SHOWN = 100, 60
+AT_ONCE = 1 << 26  # cells of clients × classes
 RIGHT, BOTTOM, GAP, STRIP = 1.0, 0.45, 0.1, 0.6  # inches around the bubbles
 
 
 def sentence(split: Split, labels: ArrayLike) -> str:
     """How many clients hold how many samples of how many classes; then what nobody holds."""
-    table = split.table(labels)
-    held = (table > 0).sum(1)
-    left = len(np.asarray(labels)) - len(np.unique(split.order))
+    classes, column = np.unique(np.asarray(labels), return_inverse=True)
+    held = _classes_held(split, column, len(classes))
+    left = int((np.bincount(split.order, minlength=len(column)) == 0).sum())
     text = (
         f"{_many(len(split), 'client')} hold{'s' * (len(split) == 1)} "
         f"{_many(len(split.order), 'sample')}: {_spread(split.sizes)} each, "
-        f"from {_spread(held)} of {_many(table.shape[1], 'class', 'es')}."
+        f"from {_spread(held)} of {_many(len(classes), 'class', 'es')}."
     )
     nobody = f" {_many(left, 'sample')} belong{'s' * (left == 1)} to nobody."
     return text + nobody * (left > 0)
+
+
+def _classes_held(split: Split, column: NDArray[Any], classes: int) -> NDArray[Any]:
+    """How many classes each client has samples of, for some clients at a time."""
+    held, step = np.zeros(len(split), dtype=np.int64), max(1, AT_ONCE // max(classes, 1))
+    for first in range(0, len(split), step):
+        some = slice(first, min(first + step, len(split)))
+        seen = np.zeros((some.stop - first, classes), dtype=bool)
+        owners = np.repeat(np.arange(len(seen)), split.sizes[some])
+        entries = split.order[split.offsets[first] : split.offsets[some.stop]]
+        seen[owners, column[entries]] = True
+        held[some] = seen.sum(1)
+    return held
 
 
 def _many(count: int, noun: str, ending: str = "s") -> str:
@@ -73,10 +87,11 @@ def shown(split: Split, labels: ArrayLike) -> tuple[NDArray[Any], list[str], lis
     """The table of counts, its classes and what was left out."""
     if len(split) == 0:
         raise FairleadError("there are no clients to draw: give one index list a client")
-    table, names, notes = split.table(labels), np.unique(np.asarray(labels)), []
-    if len(table) > MOST:
+    names, notes = np.unique(np.asarray(labels)), []
+    if len(split) > MOST:
         notes.append(f"Shown: the first {SHOWN} clients.")
-        table = table[:SHOWN]
+        split = type(split)(split.order[: split.offsets[SHOWN]], split.offsets[: SHOWN + 1])
+    table = split.table(labels)
     if len(names) > MOST:
         notes.append(f"Shown: the {SHOWN} most frequent classes.")
         kept = np.sort(np.argsort(-np.bincount(_columns(labels)), kind="stable")[:SHOWN])

@@ -28,7 +28,7 @@ SAMPLERS = ("grid", "tpe", "random")
 STUDY = "study.sqlite"
 TOGETHER = 64  # runs that are handed over at once; a tuning that is killed loses no more
 REPORTS = 20  # looks of the median rule at a run
-OWN = ("seed", "callbacks", "checkpoints", "resume", "outs")
+OWN = ("seed", "callbacks", "checkpoints", "resume", "outs", "workers")
 
 
 @dataclass(frozen=True)

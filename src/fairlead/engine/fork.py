@@ -1,0 +1,84 @@
+"""Forks of a process that has threads: at a quiet moment, and of use only if operators work in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from fairlead.errors import FairleadError
+
+REST = 1.0
+"""Seconds for which a fork waits until other threads rest."""
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """No signal comes between a fork and what the new process does about signals."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            # of threads at a fork: those of torch stay behind, and workers do not ask for them
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def forked(*open_ones: socket.socket) -> int:
+    try:
+        return os.fork()
+    except OSError:
+        for one in open_ones:
+            one.close()
+        raise
+
+
+def ignore_signals() -> None:
+    """A terminal's Ctrl-C and a scheduler's SIGTERM come to all; the first process acts on them."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) or number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def rest() -> None:
+    """Wait until no other thread of this process computes: a fork would for ever find locked what it has
+    locked. (A thread that has been joined may still be giving memory back to MKL.)"""
+    until = time.monotonic() + REST
+    while time.monotonic() < until and any(map(_computes, os.listdir("/proc/self/task"))):
+        time.sleep(1e-3)
+
+
+def _computes(thread: str) -> bool:
+    if int(thread) == os.getpid():
+        return False
+    try:
+        state = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # it has ended
+        return False
+    return state == "R"
+
+
+def check_operators() -> None:
+    """Multiply, convolve and differentiate: where a fork finds something locked, it gets stuck here."""
+    try:
+        with torch.enable_grad():
+            for dtype in (torch.float32, torch.float64):
+                x = torch.ones(128, 512, dtype=dtype, requires_grad=True)
+                torch.autograd.grad((x @ x.detach().T).sum(), x)
+            image = torch.ones(1, 4, 16, 16, requires_grad=True)
+            kernel = torch.ones(4, 4, 3, 3)
+            torch.autograd.grad(torch.nn.functional.conv2d(image, kernel).sum(), image)
+    except RuntimeError as error:
+        raise FairleadError(
+            "this process computed gradients where a GPU is, and torch computes none in its forks then: "
+            "train with workers first, or hide the GPU (CUDA_VISIBLE_DEVICES=)"
+        ) from error

@@ -1,0 +1,422 @@
+"""Where clients' memories lie: the same bytes on the device, in the host's memory and on disk."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import uneven
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fairlead as fl
+from fairlead.checkpoint import listed, read
+from fairlead.engine import far, tiers
+from fairlead.engine.store import ClientStore, Keep
+
+TIERS: Any = ["device", "host", "disk"]
+METHODS: Any = [
+    fl.Scaffold(lr=0.2),
+    fl.Scaffold(lr=0.2, warm_start=True),
+    fl.FedDyn(lr=0.2, alpha=0.1),
+    fl.FedAvg(lr=0.2, compressor=fl.ErrorFeedback(fl.TopK(0.2))),
+]
+
+
+class Kept(fl.Memory):
+    c: torch.Tensor
+    v: torch.Tensor
+
+
+def start(device: str = "cpu") -> Kept:
+    return Kept(
+        c=torch.zeros(3, device=device), v=torch.full((2, 2), 7, dtype=torch.int16, device=device)
+    )
+
+
+def some(count: int, value: int, device: str = "cpu") -> Kept:
+    c = torch.arange(3 * count, dtype=torch.float32, device=device).reshape(count, 3) + value
+    v = torch.full((count, 2, 2), value, dtype=torch.int16, device=device)
+    return Kept(c=c, v=v)
+
+
+ids = st.lists(st.integers(0, 19), min_size=1, max_size=8, unique=True)
+deeds = st.lists(
+    st.tuples(st.sampled_from(["read", "write", "prefetch", "drop", "one", "settle"]), ids),
+    max_size=14,
+)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@given(deeds)
+@settings(max_examples=60, deadline=None)
+def test_a_store_is_a_full_table_whatever_is_asked_in_which_order(
+    tier: Any, asked: list[tuple[str, list[int]]]
+) -> None:
+    check_a_store("cpu", tier, asked)
+
+
+def check_a_store(device: str, tier: Any, asked: list[tuple[str, list[int]]]) -> None:
+    store = ClientStore(20, start(device), tier)
+    table, touched = {i: (torch.zeros(3), torch.full((2, 2), 7)) for i in range(20)}, set[int]()
+    for turn, (deed, named) in enumerate(asked):
+        who = np.array(named)
+        if deed == "write":
+            new = some(len(who), turn + 1, device)
+            store.write(who, new)
+            new.c.zero_()  # what was written has been copied
+            for place, i in enumerate(named):
+                again = some(len(who), turn + 1)
+                table[i] = (again.c[place], again.v[place])
+            touched |= set(named)
+        elif deed == "drop":
+            store.drop(who)
+            for i in named:
+                table[i] = (torch.zeros(3), torch.full((2, 2), 7))
+            touched -= set(named)
+        elif deed == "prefetch":
+            store.prefetch(who)
+        elif deed == "settle":
+            store.settle()
+        elif deed == "one":
+            store.slots(who[:1])
+            touched.add(named[0])
+            kept = store.one(named[0])
+            assert torch.equal(kept.c.cpu(), table[named[0]][0])
+            store.write_one(named[0], Kept(c=kept.c + 1, v=kept.v))
+            table[named[0]] = (table[named[0]][0] + 1, table[named[0]][1])
+        else:
+            kept = store.read(who)
+            touched |= set(named)
+            for place, i in enumerate(named):
+                assert torch.equal(kept.c[place].cpu(), table[i][0])
+                assert torch.equal(kept.v[place].cpu().long(), table[i][1].long())
+            kept.c.fill_(-1)  # what was read is the reader's
+        assert set(store.touched.tolist()) == touched
+    exported = store.export()
+    assert exported["ids"].tolist() == sorted(touched)
+    for place, i in enumerate(sorted(touched)):
+        assert torch.equal(exported["c"][place], table[i][0])
+        assert exported["v"].dtype == torch.int16
+    other = ClientStore(20, start(device), "device")
+    other.load(exported)
+    for name, rows in other.export().items():
+        assert torch.equal(rows, exported[name])
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_rows_written_after_a_prefetch_are_the_fresh_ones(tier: Any) -> None:
+    store = ClientStore(9, start(), tier)
+    store.write(np.array([1, 2, 3]), some(3, 10))
+    store.prefetch(np.array([2, 3, 4]))  # 4 has no row yet
+    store.write(np.array([3, 4]), some(2, 50))
+    store.prefetch(np.array([0, 4]))
+    assert store.read(np.array([4, 3, 2])).v[:, 0, 0].tolist() == [50, 50, 10]
+    store.write(np.array([4]), some(1, 60))
+    assert store.read(np.array([4, 0])).v[:, 0, 0].tolist() == [60, 7]
+    assert store.touched.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_what_comes_ahead_is_limited_and_what_was_left_out_is_read(tier: Any, monkeypatch) -> None:
+    monkeypatch.setattr(far, "total_memory", lambda device: 16 * 2 * 20)
+    store = ClientStore(9, start(), tier)  # a row has 20 bytes: two of them fit
+    store.write(np.arange(9), some(9, 3))
+    store.prefetch(np.arange(9))
+    rows: Any = store._rows
+    assert [len(batch.ids) for batch in rows._held] == [2]
+    assert torch.equal(store.read(np.arange(9)).c, some(9, 3).c)
+
+
+def test_many_writes_wait_for_the_disk_and_all_are_kept(monkeypatch) -> None:
+    monkeypatch.setattr(far, "WAITING", 1)
+    store = ClientStore(50, start(), "disk")
+    rows: Any = store._rows
+    for turn in range(40):
+        store.write(np.array([turn, turn + 1]), some(2, turn))
+        assert len(rows._courier._writes) <= 2
+    assert store.read(np.arange(40)).v[:, 0, 0].tolist() == list(range(40))
+
+
+def test_a_file_has_no_name_and_holes_where_no_row_was_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    shelf = tiers.Disk(torch.zeros(1 << 18))
+    shelf.put(np.array([1000]), torch.ones(1, 1 << 18))
+    assert list(tmp_path.iterdir()) == []
+    os.fsync(shelf._file)
+    found = os.fstat(shelf._file)
+    assert found.st_size == 1001 << 20
+    assert found.st_blocks * 512 < 3 << 20
+    number = shelf._file
+    del shelf
+    gc.collect()
+    with pytest.raises(OSError):
+        os.fstat(number)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
+    with pytest.raises(
+        fl.FairleadError, match=r"memories cannot be kept in /nowhere/at/all: .*TMPDIR"
+    ):
+        ClientStore(9, start(), "disk")
+
+
+def test_a_full_disk_ends_a_run_with_a_sentence(monkeypatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    engine = fl.Simulate(memories="disk")
+    monkeypatch.setattr(tiers.os, "pwritev", full)
+    with pytest.raises(
+        fl.FairleadError, match=r"could not be written to .*: No space left.*TMPDIR"
+    ):
+        fl.train(uneven(), fl.Scaffold(lr=0.2), rounds=5, batch_size=4, engine=engine)
+
+
+def test_a_memory_keeps_its_type() -> None:
+    store = ClientStore(9, start(), "disk")
+    with pytest.raises(fl.FairleadError, match=r"torch\.float64, but it began as torch\.float32"):
+        store.write(np.array([1]), Kept(c=torch.zeros(1, 3).double(), v=some(1, 1).v))
+
+
+# -- runs ---------------------------------------------------------------------------------------
+
+
+def trained(tier: Any, method: Any, mode: Any = "vmap", **more: Any) -> fl.Run:
+    engine = fl.Simulate(mode, memories=tier, memory=more.pop("memory", None))
+    plan = {"rounds": 5, "batch_size": 4, "cohort": 3, "dropout": 0.2, "seed": 2}
+    return fl.train(uneven(), method, engine=engine, **{**plan, **more})
+
+
+def same(one: fl.Run, two: fl.Run) -> None:
+    assert torch.equal(one.x, two.x)
+    for a, b in zip(one.session.stores(), two.session.stores(), strict=True):
+        theirs = b.export()
+        for name, rows in a.export().items():
+            assert torch.equal(rows, theirs[name])
+
+
+@pytest.mark.parametrize("mode", ["vmap", "loop", "debug"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+def test_runs_end_in_the_same_bytes_in_every_tier(method: Any, mode: str) -> None:
+    near = trained("device", method, mode)
+    away = trained("disk", method, mode)
+    assert [s.tier for s in near.session.stores()] == ["device"]
+    assert [s.tier for s in away.session.stores()] == ["disk"]
+    same(near, away)
+    same(near, trained("host", method, mode))
+
+
+def test_chunks_of_a_cohort_on_disk(monkeypatch) -> None:
+    same(
+        trained("device", fl.Scaffold(lr=0.2), memory=1),
+        trained("disk", fl.Scaffold(lr=0.2), memory=1),
+    )
+
+
+def test_many_runs_at_once_on_disk() -> None:
+    runs = [(fl.Scaffold(lr=lr), seed) for lr in (0.2, 0.1) for seed in (0, 1)]
+    settings = {"rounds": 4, "batch_size": 4, "cohort": 3, "together": True}
+    found = [
+        fl.train_many(uneven(), runs, engine=fl.Simulate("vmap", memories=tier), **settings)
+        for tier in TIERS
+    ]
+    for near, *others in zip(*found, strict=True):
+        for other in others:
+            same(near, other)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forks")
+def test_rows_on_disk_move_between_workers() -> None:
+    near = trained("device", fl.Scaffold(lr=0.2), workers=2)
+    away = trained("disk", fl.Scaffold(lr=0.2), workers=2)
+    assert [s.tier for s in away.session.stores()] == ["disk"]
+    same(near, away)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+def test_a_checkpoint_goes_on_in_another_tier(method: Any, tmp_path: Path) -> None:
+    whole = trained("device", method, rounds=6)
+    keep = fl.Checkpoints(tmp_path / "disk", every=1)
+    trained("disk", method, rounds=3, checkpoints=keep)
+    near = trained("device", method, rounds=6, resume=tmp_path / "disk")
+    same(whole, near)
+    keep = fl.Checkpoints(tmp_path / "near", every=1)
+    trained("device", method, rounds=3, checkpoints=keep)
+    same(whole, trained("disk", method, rounds=6, resume=tmp_path / "near"))
+    same(whole, trained("disk", method, rounds=6, resume=trained("device", method, rounds=3)))
+
+
+def test_the_checkpoint_of_a_run_is_the_same_file_in_every_tier(
+    tmp_path: Path, monkeypatch
+) -> None:
+    files: dict[str, dict[str, torch.Tensor]] = {}
+    for tier in TIERS:
+        monkeypatch.setattr("fairlead.engine.store.PART", 1 << 26 if tier == "device" else 100)
+        keep = fl.Checkpoints(tmp_path / tier, every=1)
+        held: Any = trained(tier, fl.Scaffold(lr=0.2), checkpoints=keep).session.store
+        found = read(listed(tmp_path / tier)[-1])
+        files[tier] = {k: t for k, t in found.tensors.items() if k.startswith("store/")}
+        assert found.tensors["store/ids"].tolist() == held.touched.tolist()
+    for tier in TIERS[1:]:
+        for name, rows in files["device"].items():
+            assert torch.equal(rows, files[tier][name])
+
+
+def test_expecting_a_cohort_changes_nothing() -> None:
+    class Expecting(fl.Callback):
+        session: Any = None
+
+        def row(self, row: Any) -> None:
+            session = self.session
+            following = fl.Uniform(3).cohort(2, int(row["round"]), 5)
+            for store in session.stores():
+                before = store.touched.tolist()
+                session.expect(following)
+                assert store.touched.tolist() == before
+
+    for method in METHODS:
+        plain = trained("device", method, dropout=0.0)
+        told = Expecting()
+        opened = fl.Simulate.open
+
+        def noting(self: Any, *given: Any, told: Any = told, opened: Any = opened) -> Any:
+            told.session = opened(self, *given)
+            return told.session
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fl.Simulate, "open", noting)
+            same(plain, trained("disk", method, dropout=0.0, callbacks=[told]))
+
+
+def test_places_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(fl.FairleadError, match=r"place for memories.*disc"):
+        fl.Simulate(memories="disc")  # type: ignore[arg-type]
+
+
+# -- the choice ---------------------------------------------------------------------------------
+
+
+def test_auto_takes_the_first_place_with_room(monkeypatch) -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr(tiers, "installed", lambda: 1000)
+    monkeypatch.setattr(tiers, "total_memory", lambda device: 400)
+    monkeypatch.setattr(tiers, "_PROMISED", {})
+    assert [tiers.chosen("auto", gpu, n) for n in (100, 101, 500, 501)] == [
+        "device", "host", "host", "disk",
+    ]  # fmt: skip
+    assert [tiers.chosen("auto", cpu, n) for n in (500, 501)] == ["device", "disk"]
+    assert [tiers.chosen("auto", cpu, n, sharing=2) for n in (250, 251)] == ["device", "disk"]
+    assert [tiers.chosen(asked, cpu, 9999) for asked in TIERS] == ["device", "device", "disk"]
+    assert [tiers.chosen(asked, gpu, 9999) for asked in TIERS] == TIERS
+
+
+def test_tables_that_live_count_and_those_that_are_gone_do_not(monkeypatch) -> None:
+    cpu = torch.device("cpu")
+    row = 20
+    gc.collect()
+    held = tiers._promised("cpu")
+    monkeypatch.setattr(tiers, "installed", lambda: 2 * (held + 15 * row))
+    keep = Keep(10, cpu)
+    one, two = keep.store(start()), keep.store(start())
+    assert (one.tier, two.tier) == ("device", "disk")
+    assert Keep(10, cpu, most=5).store(start()).tier == "device"
+    del one
+    gc.collect()
+    assert keep.store(start()).tier == "device"
+
+
+def test_who_can_take_part() -> None:
+    assert fl.Everyone().most(10, 3) == 10
+    assert fl.Uniform(2).most(10, 3) == 6
+    assert fl.Uniform(0.5).most(10, 3) == 10
+    assert fl.AllFirst(2).most(10, 3) == 10
+    assert fl.Replay([[0, 3], [3, 4], [9]]).most(10, 2) == 3
+    run = trained("auto", fl.Scaffold(lr=0.1), cohort=1, rounds=2)
+    assert run.session.where.count == 2
+    assert trained("auto", fl.Scaffold(lr=0.1, warm_start=True)).session.where.count == 5
+
+
+# -- on a GPU -----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tier", TIERS)
+@given(deeds)
+@settings(max_examples=60, deadline=None)
+def test_a_store_on_a_gpu(tier: Any, asked: list[tuple[str, list[int]]]) -> None:
+    check_a_store("cuda", tier, asked)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_rows_on_their_way_are_right_while_the_gpu_is_busy(tier: Any) -> None:
+    """Long kernels before every write: whatever copied too early would find old values."""
+    width, clients = 50_000, 64
+    rng = np.random.default_rng(0)
+    store = ClientStore(clients, Single(c=torch.zeros(width, device="cuda")), tier)
+    truth = torch.zeros(clients, device="cuda")
+    busy = torch.randn(4096, 4096, device="cuda")
+    row = torch.empty(16, width, device="cuda")  # one tensor for all rounds, as recordings have
+    cohorts = [np.sort(rng.choice(clients, 16, replace=False)) for _ in range(30)]
+    for k, who in enumerate(cohorts):
+        if k + 1 < len(cohorts):
+            store.prefetch(cohorts[k + 1])
+        kept = store.read(who).c
+        index = torch.from_numpy(who).cuda()
+        assert torch.equal(kept, truth[index][:, None].expand(16, width))
+        for _ in range(20):
+            busy = (busy @ busy).tanh()
+        row.copy_(kept + 1 + 0 * busy[0, 0])
+        store.write(who, Single(c=row))
+        row.zero_()
+        truth[index] += 1
+    everyone = np.arange(clients)
+    assert torch.equal(store.read(everyone).c, truth[:, None].expand(clients, width))
+    store.settle()
+    assert torch.equal(store.export()["c"][:, 0], truth.cpu())
+
+
+class Single(fl.Memory):
+    c: torch.Tensor
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+def test_runs_on_a_gpu_end_in_the_same_bytes_in_every_tier(method: Any, capture: bool) -> None:
+    def run(tier: Any) -> fl.Run:
+        engine = fl.Simulate("vmap", memories=tier, capture=capture)
+        task = uneven(device="cuda")
+        return fl.train(task, method, rounds=8, batch_size=4, cohort=3, seed=2, engine=engine)
+
+    near = run("device")
+    for tier in ("host", "disk"):
+        away = run(tier)
+        assert [store.tier for store in away.session.stores()] == [tier]
+        same(near, away)
+
+
+@pytest.mark.gpu
+def test_host_rows_take_no_memory_of_the_gpu() -> None:
+    start = Single(c=torch.zeros(1 << 20, device="cuda"))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    store = ClientStore(1000, start, "host")
+    for first in range(0, 128, 8):
+        rows = torch.full((8, 1 << 20), float(first), device="cuda")
+        store.write(np.arange(first, first + 8), Single(c=rows))
+        del rows
+    store.settle()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() - before < 4 * (8 << 22)
+    assert store.nbytes >= 128 << 22
+    assert store.read(np.array([127])).c[0, 0].item() == 120
