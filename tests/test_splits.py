@@ -15,6 +15,7 @@ from matplotlib.image import imread
 
 import fairlead as fl
 from fairlead import splits
+from fairlead.data import amounts
 
 LABELS = st.lists(st.integers(0, 6), min_size=24, max_size=200).map(np.array)
 ALPHAS = st.sampled_from([1e-300, 1e-3, 0.01, 0.1, 1.0, 1e3, 1e6, 1e300])
@@ -191,7 +192,7 @@ def test_the_needy_take_from_the_largest_one_after_the_other(owner) -> None:
         expected[np.flatnonzero(expected == giver)[0]] = needy
         sizes[giver] -= 1
         sizes[needy] += 1
-    assert np.array_equal(splits._fed(owner, 10), expected)
+    assert np.array_equal(amounts.fed(owner, 10), expected)
 
 
 @given(
@@ -204,7 +205,7 @@ def test_the_needy_take_from_the_largest_one_after_the_other(owner) -> None:
 def test_capped_amounts_fit_and_follow_the_proportions(room, part, scale, seed) -> None:
     rng, count = np.random.default_rng(seed), round(part * room.sum())
     log = scale * rng.normal(size=len(room))
-    taken = splits._capped(log, room, count, rng.random())
+    taken = amounts.capped(log, room, count, rng.random())
     assert taken.sum() == count
     assert ((taken >= 0) & (taken <= room)).all()
     # λ·exp(log) is the same for whoever is not full, up to the rounding of one sample

@@ -28,6 +28,7 @@ from fairlead.task import Task
 if TYPE_CHECKING:
     from fairlead.engine.simulate import Session
 
+STEPS = 6  # local steps that are timed: enough for what a client costs at its start and end
 SMALL = 1 << 20  # multiplications a step
 THREADS = "loop with a client a core"
 _KNOWN: dict[str, dict[str, float]] = {}
@@ -37,11 +38,11 @@ class _Moved(Upload):
     y: Tensor
 
 
-def _two_steps(client: Client[Any], x: Tensor) -> _Moved:
-    """What is timed: the first two local steps of SGD, from a shared and from an own point."""
+def _some_steps(client: Client[Any], x: Tensor) -> _Moved:
+    """What is timed: the first local steps of SGD, from a shared point and from own ones."""
     y = x
     for k, step in enumerate(client.steps(1e-3)):
-        if k < 2:
+        if k < STEPS:
             y = y - step.lr * step.grad(y)
     return _Moved(y=y)
 
@@ -75,7 +76,7 @@ def choose(session: Session, ids: NDArray[np.int64], draw: Draw) -> Choice:
     why = unstackable(task, draw)
     if why:
         return Choice("loop", session.threads, f"loop: {why}")
-    first = Draw(draw.index[:, :2], draw.count[:, :2])
+    first = Draw(draw.index[:, :STEPS], draw.count[:, :STEPS])
     if is_small(task, len(ids), draw):
         try:
             _time(session, session.stacked, task.start(session.seed)[0], ids, first)
@@ -86,7 +87,7 @@ def choose(session: Session, ids: NDArray[np.int64], draw: Draw) -> Choice:
     seconds = remembered(key_of(session, draw), lambda: _measure(session, ids, first))
     best = min(seconds, key=lambda name: seconds[name])
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
-    why = f"{best}: measured for two local steps of the cohort: {shown}"
+    why = f"{best}: measured for the first local steps of the cohort: {shown}"
     return Choice(
         "vmap" if best == "vmap" else "loop", session.threads if best == THREADS else 1, why
     )
@@ -125,7 +126,7 @@ def _time(
     store, session.store = session.store, None  # a measurement touches no client's memory
     begin = time.perf_counter()
     try:
-        for _ in execute(_two_steps, {"x": x}, 0, ids, draw):
+        for _ in execute(_some_steps, {"x": x}, 0, ids, draw):
             pass
     finally:
         session.store = store
@@ -140,7 +141,7 @@ def key_of(session: Session, draw: Draw) -> str:
     device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
     shapes = [tuple(t.shape[1:]) for t in task.data]
     shape = session.whole or tuple(draw.index.shape)  # processes of one run ask alike
-    parts = (repr(task.model), task.dim, shape, shapes, str(task.dtype), device,
+    parts = (STEPS, repr(task.model), task.dim, shape, shapes, str(task.dtype), device,
              session.threads, session.crowd, torch.__version__)  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
