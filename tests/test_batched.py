@@ -130,10 +130,12 @@ def test_models_as_vmap(name: str) -> None:
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_as_vmap(name: str, bias: bool) -> None:
     arguments, shape = CONVOLUTIONS[name]
+
     # a convolution before it, so that the gradient of its input matters too
-    model = lambda: nn.Sequential(  # noqa: E731
-        nn.Conv2d(shape[0], shape[0], 1), nn.Conv2d(*arguments, bias=bias), nn.Tanh()
-    )
+    def model() -> nn.Module:
+        second = nn.Conv2d(*arguments, bias=bias)
+        return nn.Sequential(nn.Conv2d(shape[0], shape[0], 1), second, nn.Tanh())
+
     setting = case(model, shape)
     for ours, theirs in zip(together(*setting), one_by_one(*setting), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)

@@ -124,6 +124,16 @@ def test_rows_written_after_a_prefetch_are_the_fresh_ones(tier: Any) -> None:
     assert store.touched.tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("tier", TIERS)
+def test_nobody_can_be_asked_for(tier: Any) -> None:
+    store, nobody = ClientStore(9, start(), tier), np.empty(0, np.int64)
+    store.prefetch(nobody)
+    assert store.read(nobody).c.shape == (0, 3)
+    store.write(nobody, some(0, 1))
+    store.drop(nobody)
+    assert store.touched.tolist() == []
+
+
 @pytest.mark.parametrize("tier", ["host", "disk"])
 def test_what_comes_ahead_is_limited_and_what_was_left_out_is_read(tier: Any, monkeypatch) -> None:
     monkeypatch.setattr(far, "total_memory", lambda device: 16 * 2 * 20)

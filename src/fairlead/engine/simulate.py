@@ -2,8 +2,7 @@
 
 `vmap` runs the cohort as an (S, d) matrix, in chunks that fit a memory budget; `loop` runs one
 client at a time with plain autograd, or one a thread on a CPU; `debug` is `loop` on one thread
-with every value looked at, and its errors name round, client and step. `auto` measures these on
-the task's own shapes and takes the fastest.
+with every value looked at, and its errors name round, client and step. `auto` measures these.
 """
 
 from __future__ import annotations
@@ -288,10 +287,8 @@ class Session:
         return Mail(self.residuals, self.seed, round, exchange, self.mode == "debug")
 
     def work(self, round: int, task: Task | None = None) -> Work:
-        return Work(
-            task or self.task, self.seed, round, self.counters.steps, self.buffers,
-            check=self.mode == "debug",
-        )  # fmt: skip
+        task, check = task or self.task, self.mode == "debug"
+        return Work(task, self.seed, round, self.counters.steps, self.buffers, check=check)
 
     # -- running a program --------------------------------------------------------------------
 

@@ -152,7 +152,8 @@ class Near:
         self.start, self._most = start, clients
         self.device = next(iter(start.values())).device
         self._table = {name: v.new_empty((0, *v.shape)) for name, v in start.items()}
-        self._last: tuple[Ids, Tensor] = np.empty(0, np.int64), torch.empty(0)
+        nobody = torch.empty(0, dtype=torch.int64, device=self.device)
+        self._last: tuple[Ids, Tensor] = nobody.cpu().numpy(), nobody
 
     @property
     def nbytes(self) -> int:

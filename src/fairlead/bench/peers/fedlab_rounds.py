@@ -7,6 +7,7 @@ once; a DataLoader, as in its tutorials, would gather them sample by sample.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from types import ModuleType
@@ -16,12 +17,12 @@ from typing import Any
 def without_torchvision() -> None:
     """FedLab imports torchvision for data sets that nothing here uses; without it, an empty one."""
     try:
-        import torchvision as _  # noqa: F401
+        importlib.import_module("torchvision")
     except (ImportError, RuntimeError):
         for name in ("torchvision", "torchvision.transforms", "torchvision.datasets"):
             sys.modules[name] = ModuleType(name)
-        sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]  # type: ignore
-        sys.modules["torchvision"].datasets = sys.modules["torchvision.datasets"]  # type: ignore
+        for name in ("transforms", "datasets"):
+            vars(sys.modules["torchvision"])[name] = sys.modules[f"torchvision.{name}"]
 
 
 def begin(work: dict[str, Any]) -> Any:
