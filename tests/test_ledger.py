@@ -11,7 +11,7 @@ from conformance import METHODS
 from conftest import uneven
 
 import fairlead as fl
-from fairlead.engine import simulate
+from fairlead.engine import cohort
 from fairlead.engine.wire import message_bytes
 
 COMPRESSORS = [fl.QSGD(2), fl.QSGD(2, wire="elias"), fl.RandK(0.2), fl.BFloat16(), fl.TopK(0.1)]
@@ -33,7 +33,7 @@ def _compressed() -> list[tuple[str, fl.Algorithm]]:
 def test_counted_bits_are_eight_times_the_bytes(method, engine: str, monkeypatch) -> None:
     """Every upload of a run is really packed, beside the count."""
     made: list[int] = []
-    count = simulate.message_bits
+    count = cohort.message_bits
 
     def packed(upload):
         exact, nominal = count(upload)
@@ -44,7 +44,7 @@ def test_counted_bits_are_eight_times_the_bytes(method, engine: str, monkeypatch
             made.append(8 * len(data))
         return exact, nominal
 
-    monkeypatch.setattr(simulate, "message_bits", packed)
+    monkeypatch.setattr(cohort, "message_bits", packed)
     run = fl.train(uneven(dtype=torch.float32), method, engine=engine, **RUN)
     assert run.ledger.up == sum(made)
     assert all(isinstance(n, int) for n in (run.ledger.up, run.ledger.down))
