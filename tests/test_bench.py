@@ -361,7 +361,7 @@ def test_a_run_reports_even_those_who_fail(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(
         Machine, "measured", lambda device: Machine(device, "m", 1, 1e9, 1e9, {FAR: 1e9})
     )
-    monkeypatch.setattr(run, "own", lambda group, *_: fake(group, tmp_path / "log"))
+    monkeypatch.setattr(run, "own", lambda group, *_, **how: fake(group, tmp_path / "log"))
 
     def missing(peer: Peer, *_: Any) -> list[Contestant]:
         if peer.name == "pfl":
