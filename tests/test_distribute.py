@@ -170,6 +170,26 @@ def test_sums_in_half_the_bytes(single: Path, tmp_path: Path) -> None:
     assert 0 < float((found[0] - exact).abs().max()) < 0.05
 
 
+LEAVES = """
+import os, fairlead as fl
+from conftest import uneven
+from fairlead.engine.ranks import _leave
+from pathlib import Path
+run = fl.train(uneven(), fl.Scaffold(lr=0.1), engine=fl.Distributed("vmap"), rounds=2, steps=2)
+_leave()
+names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+assert not [name for name in names if "gloo" in name], names
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads as Linux does")
+def test_no_thread_of_the_group_outlives_python(tmp_path: Path) -> None:
+    """One that did ended now and then in an abort, since it let go of a tensor too late."""
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES)
+    finish(launch(2, str(script)))
+
+
 RESUME = """
 import sys, torch, fairlead as fl
 from conformance import METHODS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -100,13 +101,12 @@ class TorchRanks(Ranks):
 
     def __init__(self, device: torch.device, backend: str | None, timeout: float) -> None:
         self.device = device
-        self._control: Any = None
         self.connected = launched()
         if self.connected:
             _connect(backend or ("nccl" if device.type == "cuda" else "gloo"), timeout)
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
-            if dist.get_backend() != "gloo":
-                self._control = _control_group(timeout)
+            if dist.get_backend() != "gloo" and not _CONTROL:
+                _CONTROL.append(dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)))
 
     def sum_(self, t: Tensor) -> Tensor:
         if self.connected:
@@ -119,7 +119,7 @@ class TorchRanks(Ranks):
             return list(values)
         t = torch.tensor(values)
         with _answering(self):
-            dist.all_reduce(t, dist.ReduceOp.MAX, group=self._control)
+            dist.all_reduce(t, dist.ReduceOp.MAX, group=_control())
         return t.tolist()
 
     def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -127,7 +127,7 @@ class TorchRanks(Ranks):
             return values
         t = torch.from_numpy(values.copy())
         with _answering(self):
-            dist.all_reduce(t, group=self._control)
+            dist.all_reduce(t, group=_control())
         return t.numpy()
 
     def tell(self, value: Any) -> Any:
@@ -136,10 +136,10 @@ class TorchRanks(Ranks):
         data = json.dumps(value).encode() if self.first else b""
         size = torch.tensor([len(data)])
         with _answering(self):
-            dist.broadcast(size, 0, group=self._control)
+            dist.broadcast(size, 0, group=_control())
             sent = bytearray(data or bytes(int(size)))
             text = torch.frombuffer(sent, dtype=torch.uint8)
-            dist.broadcast(text, 0, group=self._control)
+            dist.broadcast(text, 0, group=_control())
         return json.loads(bytes(text.numpy()))
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -148,7 +148,7 @@ class TorchRanks(Ranks):
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         found = [torch.empty_like(mine) for _ in range(self.size)]
         with _answering(self):
-            dist.all_gather(found, mine, group=self._control)
+            dist.all_gather(found, mine, group=_control())
         return [bytes(t.numpy()) for t in found]
 
     def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
@@ -171,6 +171,8 @@ def _connect(backend: str, timeout: float) -> None:
     if dist.is_initialized():
         return
     limit = timedelta(seconds=timeout)
+    # takes the group that is there as a default argument when it is first imported: now there is none
+    importlib.import_module("torch.distributed.nn")
     try:
         store, rank, size = next(rendezvous("env://", timeout=limit))
         # processes that were started again must not find the addresses of those before them
@@ -187,13 +189,14 @@ def _connect(backend: str, timeout: float) -> None:
 _CONTROL: list[Any] = []
 
 
-def _control_group(timeout: float) -> Any:
-    if not _CONTROL:
-        _CONTROL.append(dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)))
-    return _CONTROL[0]
+def _control() -> Any:
+    return _CONTROL[0] if _CONTROL else None
 
 
 def _leave() -> None:
+    """End the threads of the groups while Python is there: one that lets go of a tensor after its end
+    takes the process down with it."""
+    _CONTROL.clear()
     if dist.is_initialized():
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
