@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -56,3 +57,6 @@ def uneven(
         fl.models.mlp(5, 6, 3), "cross_entropy", (x, y), owners, test=(x, y), l2=0.01,
         dtype=dtype, device=device,
     )  # fmt: skip
+
+
+shared = functools.cache(uneven)  # what was recorded for a shape serves the next test too

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conformance import METHODS
-from conftest import uneven
+from conftest import shared
 
 import fairlead as fl
 
@@ -17,7 +17,7 @@ RAGGED = {**SETTINGS, "epochs": None, "steps": [1, 5, 3, 4, 2], "weighting": "si
 
 
 def _final(method: fl.Algorithm, engine: str | fl.Simulate, device: str, **settings) -> fl.Run:
-    return fl.train(uneven(device), method, engine=engine, progress=False, **settings)
+    return fl.train(shared(device), method, engine=engine, progress=False, **settings)
 
 
 def _memory(run: fl.Run) -> dict[str, torch.Tensor]:
@@ -56,7 +56,7 @@ def test_equal_seeds_are_bitwise_equal_and_others_are_not(
 @pytest.mark.parametrize("name", METHODS)
 def test_float32_stays_float32_and_follows_float64(name: str, device: str) -> None:
     exact = _final(METHODS[name], "vmap", device, **SETTINGS)
-    run = fl.train(uneven(device, torch.float32), METHODS[name], engine="vmap", **SETTINGS)
+    run = fl.train(shared(device, torch.float32), METHODS[name], engine="vmap", **SETTINGS)
     for value in [*run.state.tensors().values(), *_memory(run).values()]:
         if value.dim():
             assert value.dtype == torch.float32
@@ -71,7 +71,7 @@ def test_a_round_without_answers_changes_nothing(name: str) -> None:
     assert run.counters.lost == 15
 
 
-LAYERS = uneven().layers
+LAYERS = shared().layers
 REMEMBERS = [n for n, m in METHODS.items() if m.bind(LAYERS).memory(torch.zeros(57)) is not None]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conformance import METHODS
-from conftest import uneven
+from conftest import shared
 
 import fairlead as fl
 from fairlead.algorithm import Cohort
@@ -64,8 +64,8 @@ def _same(run: fl.Run, other: fl.Run) -> None:
 def test_every_method_is_recorded_and_equal(
     name: str, device: str, played_again: list[int]
 ) -> None:
-    run = fl.train(uneven(device), METHODS[name], engine=CAPTURED, **RAGGED)
-    _same(run, fl.train(uneven(), METHODS[name], engine="debug", **RAGGED))
+    run = fl.train(shared(device), METHODS[name], engine=CAPTURED, **RAGGED)
+    _same(run, fl.train(shared(), METHODS[name], engine="debug", **RAGGED))
     host = device != "cpu" and name == "fedavg-adam"  # its optimizer counts steps on the host
     assert ("capturable=True" if host else "captured as") in run.engine, run.engine
     assert len(played_again) > 1  # a round, and an evaluation
@@ -81,9 +81,9 @@ def test_step_sizes_are_inputs(lr: fl.schedules.Schedule, device: str) -> None:
         fl.Scaffold(lr=lr, server_lr=fl.schedules.Exponential(1.0, 0.7)),
         fl.FedAdam(lr=lr, server_lr=fl.schedules.Cosine(0.1, 6, 0.01)),
     ):
-        run = fl.train(uneven(device), method, engine=CAPTURED, **PLAIN)
+        run = fl.train(shared(device), method, engine=CAPTURED, **PLAIN)
         assert "captured as 1 CUDA graph" in run.engine or "captured as 2" in run.engine
-        _same(run, fl.train(uneven(), method, engine="debug", **PLAIN))
+        _same(run, fl.train(shared(), method, engine="debug", **PLAIN))
 
 
 TRACED = [
@@ -104,16 +104,16 @@ def test_rounds_are_compiled_whole(name: str, device: str, monkeypatch: pytest.M
         pytest.skip("compiling takes long")
     engine = fl.Simulate("vmap", capture=True, compile=True)
     few = {**RAGGED, "steps": [1, 3, 2, 2, 1]}
-    run = fl.train(uneven(device), METHODS[name], engine=engine, **few)
+    run = fl.train(shared(device), METHODS[name], engine=engine, **few)
     assert run.session.compiles
-    _same(run, fl.train(uneven(), METHODS[name], engine="debug", **few))
+    _same(run, fl.train(shared(), METHODS[name], engine="debug", **few))
 
 
 def test_remainders_noise_and_elias_bits_are_inputs_and_outputs(device: str) -> None:
     for by in (fl.ErrorFeedback(fl.TopK(0.2)), fl.QSGD(bits=2, wire="elias"), fl.RandK(0.3)):
         method = fl.FedAvg(lr=0.1, compressor=by)
-        run = fl.train(uneven(device), method, engine=CAPTURED, **ROUNDS)
-        _same(run, fl.train(uneven(), method, engine="debug", **ROUNDS))
+        run = fl.train(shared(device), method, engine=CAPTURED, **ROUNDS)
+        _same(run, fl.train(shared(), method, engine="debug", **ROUNDS))
         assert "captured as" in run.engine
 
 
@@ -143,18 +143,18 @@ class _Curious(FedAvg):
 
 
 def test_a_program_that_asks_for_the_round_is_run_as_it_is(device: str) -> None:
-    run = fl.train(uneven(device), _Curious(lr=0.1), engine=CAPTURED, **PLAIN)
+    run = fl.train(shared(device), _Curious(lr=0.1), engine=CAPTURED, **PLAIN)
     assert "asks for the round's number" in run.engine
-    _same(run, fl.train(uneven(), FedAvg(lr=0.1), engine="debug", **PLAIN))
+    _same(run, fl.train(shared(), FedAvg(lr=0.1), engine="debug", **PLAIN))
 
 
 def test_a_server_optimizer_with_numbers_on_the_host_is_told(device: str) -> None:
     if device == "cpu":
         pytest.skip("all numbers are on the host")
     adam = partial(torch.optim.Adam, lr=0.01)
-    run = fl.train(uneven(device), fl.FedAvg(lr=0.1, server=adam), engine=CAPTURED, **PLAIN)
+    run = fl.train(shared(device), fl.FedAvg(lr=0.1, server=adam), engine=CAPTURED, **PLAIN)
     assert "capturable=True" in run.engine
-    _same(run, fl.train(uneven(), fl.FedAvg(lr=0.1, server=adam), engine="debug", **PLAIN))
+    _same(run, fl.train(shared(), fl.FedAvg(lr=0.1, server=adam), engine="debug", **PLAIN))
 
 
 def test_a_program_that_waits_is_told_and_right(device: str) -> None:
@@ -166,9 +166,9 @@ def test_a_program_that_waits_is_told_and_right(device: str) -> None:
             float(x.sum())
             return super().local(client, x)
 
-    run = fl.train(uneven("cuda"), Waiting(lr=0.1), engine=CAPTURED, **PLAIN)
+    run = fl.train(shared("cuda"), Waiting(lr=0.1), engine=CAPTURED, **PLAIN)
     assert "not captured" in run.engine
-    _same(run, fl.train(uneven(), FedAvg(lr=0.1), engine="debug", **PLAIN))
+    _same(run, fl.train(shared(), FedAvg(lr=0.1), engine="debug", **PLAIN))
 
 
 def test_captured_or_not_is_the_same_to_the_bit_also_with_dropout_layers(device: str) -> None:
@@ -189,8 +189,8 @@ def test_captured_or_not_is_the_same_to_the_bit_also_with_dropout_layers(device:
 
 
 def test_drift_is_measured_on_recorded_rounds(device: str) -> None:
-    run = fl.train(uneven(device), fl.FedAvg(lr=0.1), engine=CAPTURED, drift=True, **PLAIN)
-    other = fl.train(uneven(), fl.FedAvg(lr=0.1), engine="debug", drift=True, **PLAIN)
+    run = fl.train(shared(device), fl.FedAvg(lr=0.1), engine=CAPTURED, drift=True, **PLAIN)
+    other = fl.train(shared(), fl.FedAvg(lr=0.1), engine="debug", drift=True, **PLAIN)
     for mine, theirs in zip(run.history.rows, other.history.rows, strict=True):
         assert mine.get("drift") == pytest.approx(theirs.get("drift"), abs=1e-9)
         assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-10)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conformance import METHODS
-from conftest import uneven
+from conftest import shared, uneven
 from torch import nn
 
 import fairlead as fl
@@ -44,7 +44,7 @@ def _agree(one: fl.Run, two: fl.Run) -> None:
 @pytest.mark.parametrize("settings", [EPOCHS, RAGGED], ids=["epochs", "steps"])
 @pytest.mark.parametrize("name", METHODS)
 def test_runs_at_once_are_the_single_runs(name: str, settings: dict, device: str) -> None:
-    task, runs = uneven(device), _variants(METHODS[name])
+    task, runs = shared(device), _variants(METHODS[name])
     many = fl.train_many(task, runs, together=True, drift=True, **settings)
     for (method, seed), run in zip(runs, many, strict=True):
         _agree(run, fl.train(task, method, seed=seed, drift=True, **settings))
