@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from conformance import METHODS
+from conftest import uneven
 from torch import Tensor
 
+import fairlead as fl
+from fairlead import gradients, lazy, trace
 from fairlead.algorithm import Upload
-from fairlead.lazy import BLOCK, Vector, settled
+from fairlead.engine import simulate
+from fairlead.lazy import BLOCK, Product, Vector, settled
 
 LENGTH = 2 * BLOCK + 4321
 
@@ -70,3 +75,97 @@ def test_records_are_settled(pair: tuple[Vector, Tensor]) -> None:
     assert torch.equal(settled(sent).tensors()["dy"], pair[1] * 3.0)
     plain = Sent(dy=pair[1], n=torch.ones(1))
     assert settled(plain) is plain
+
+
+def test_products_go_into_the_sum() -> None:
+    torch.manual_seed(2)
+    a, b, c = (torch.randn(*s, dtype=torch.float64) for s in ((30, 7), (7, 50), (41,)))
+    x, m = torch.randn(2, 1541, dtype=torch.float64)
+    g = torch.cat([(a @ b).reshape(-1), c])
+
+    def part() -> Vector:
+        return Vector.of([Product(a, b), c])
+
+    for late, exact in (
+        (x - 0.3 * part(), x - 0.3 * g),
+        (x - 0.3 * (part() + m), x - 0.3 * (g + m)),
+        (part() * 2.0, g * 2),
+        (part() - 0.5 * part(), g / 2),
+        (x - x + part(), g),
+    ):
+        torch.testing.assert_close(settled(late), exact, rtol=0, atol=1e-13)
+
+
+def test_products_that_are_needed_twice_are_computed() -> None:
+    told: list[int] = []
+    a, b = torch.ones(3, 2), torch.ones(2, 5)
+    g = Vector.of([Product(a, b)], lambda: told.append(1))
+    x = torch.zeros(15)
+    assert settled(x + g).tolist() == [2.0] * 15
+    assert not told
+    assert settled(x - g).tolist() == [-2.0] * 15
+    assert told
+
+
+def test_a_point_that_somebody_holds_is_not_written_over() -> None:
+    g, x = torch.ones(10), torch.zeros(10)
+    y: Any = x - Vector.of([g])
+    before = settled(y)
+    y = y - Vector.of([g])
+    settled(y)
+    assert before.tolist() == [-1.0] * 10
+    z: Any = x - Vector.of([g])
+    view = z[2:4]
+    z = z - Vector.of([g])
+    settled(z)
+    assert view.tolist() == [-1.0] * 2
+    later: Any = x - Vector.of([g])
+    settled(later)
+    difference = later - x
+    later = later - Vector.of([g])
+    settled(later)
+    assert settled(difference).tolist() == [-1.0] * 10
+    assert x.tolist() == [0.0] * 10
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_computes_late(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients in parts and as products, and recorded at once."""
+    for module, constant, value in (
+        (gradients, "WORTH", 1), (lazy, "SHORT", 4), (trace, "SHORT", 4), (lazy, "BLOCK", 7),
+        (lazy, "LARGE", 20), (simulate, "TRACE_SMALL_AFTER", 1),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, constant, value)
+    work: dict[str, Any] = {
+        "rounds": 4, "cohort": 3, "batch_size": 4, "steps": [1, 5, 3, 4, 2], "seed": 11,
+        "weighting": "size",
+    }  # fmt: skip
+    task = uneven()
+    runs = [fl.train(task, METHODS[name], engine=e, **work) for e in ("loop", "debug")]
+    assert task.recordings > 0
+    one, two = (run.state.tensors() for run in runs)
+    for key, value in one.items():
+        torch.testing.assert_close(value, two[key], rtol=0, atol=1e-10)
+
+
+def test_a_model_that_multiplies_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a product is made of may be a view of the point, which the update writes over."""
+
+    class Factors(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.left = torch.nn.Parameter(torch.randn(200, 90) / 10)
+            self.right = torch.nn.Parameter(torch.randn(90, 200) / 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ (self.left @ self.right)
+
+    x = torch.randn(40, 200, dtype=torch.float64)
+    task = fl.Task(Factors(), "squared", (x, x.flip(0)), [range(20), range(20, 40)], dtype=x.dtype)
+    monkeypatch.setattr(simulate, "TRACE_SMALL_AFTER", 1)
+    task.recordable = True  # as a model of torch's own layers is
+    work: dict[str, Any] = {"rounds": 3, "steps": 8, "batch_size": 5}
+    runs = [fl.train(task, fl.Scaffold(lr=1e-3), engine=e, **work) for e in ("loop", "debug")]
+    assert task.recordings > 0
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-10)

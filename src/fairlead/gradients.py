@@ -138,9 +138,11 @@ class Gradients:
 
     def gradient(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Any, Tensor]:
         """The gradient of one client on a block (B, …), computed on when it is used."""
-        parts, buffers = self._alone(self, x, block, buffers)
         late = self.dim >= WORTH and self.device.type == "cpu"
-        return Vector.of(parts) if late else torch.cat([g.reshape(-1) for g in parts]), buffers
+        parts, buffers = self._alone(self, x, block, buffers, late)
+        if late:
+            return Vector.of(parts, self._alone.together), buffers
+        return torch.cat([g.reshape(-1) for g in parts]), buffers
 
     def regularised(self, g: Any, x: Any) -> Any:
         """The gradient of the objective from that of the data loss; for a saddle task the gradient

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from fairlead.lazy import Product, merged
 from fairlead.trace import traced
 
 if TYPE_CHECKING:
@@ -123,10 +124,15 @@ class Oracle:
 
 
 class Alone:
-    """The gradient of one client, parameter by parameter; shapes that come often are recorded."""
+    """The gradient of one client, parameter by parameter; shapes that come often are recorded.
+
+    apart: on a CPU, gradients of recorded shapes that are matrix products are left as the two sides, so that
+    they are multiplied into the sum that they go to. A method that needs them twice ends that.
+    """
 
     def __init__(self, task: Gradients) -> None:
         self.task = task
+        self.apart = True
         self._known: dict[Any, Callable[..., Any]] = {}
         self._seen: Counter[Any] = Counter()
 
@@ -135,21 +141,29 @@ class Alone:
         """How many shapes have been recorded."""
         return len(self._known)
 
+    def together(self) -> None:
+        """Compute products from now on."""
+        self.apart = False
+
     def __call__(
-        self, task: Gradients, x: Tensor, block: Block, buffers: Tensor
-    ) -> tuple[list[Tensor], Tensor]:
+        self, task: Gradients, x: Tensor, block: Block, buffers: Tensor, late: bool = False
+    ) -> tuple[list[Any], Tensor]:
         """The gradients at x on a block (B, …), and the buffers after the pass. `task` has a model that
-        this thread alone uses."""
-        key = tuple(t.shape for t in block)
+        this thread alone uses. late: as parts of a `Vector`, which may be products that are not computed yet."""
+        late = late and self.apart
+        key = (late, *(t.shape for t in block))
         run = self._known.get(key)
         if run is None:
             run = task.parts_of_gradient
             # a recording patches torch for a moment: not while other threads compute
-            if task.recordable and task is self.task:
+            if task.recordable and task.model is self.task.model:
                 self._seen[key] += 1
                 if self._seen[key] >= task.record_after:
-                    run = self._known[key] = traced(run, (x, None, buffers, *block))
-        return run(x, None, buffers, *block)
+                    run = self._known[key] = traced(run, (x, None, buffers, *block), products=late)
+        parts, buffers = run(x, None, buffers, *block)
+        if late and key in self._known:
+            return [Product(*g) if isinstance(g, tuple) else g for g in parts], buffers
+        return merged(parts) if late else parts, buffers
 
 
 def by_hand(task: Gradients) -> Callable[..., Tensor] | None:

@@ -8,6 +8,7 @@ A problem given by plain functions of a vector is a model whose only parameter i
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -163,6 +164,11 @@ class Task(Made, Gradients):
     def ahead(self) -> bool:
         """Whether it pays to bring samples while others are computed on."""
         return self.mapped or self.keep == "host" or self.store != self.device
+
+    @functools.cached_property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample where it is stored."""
+        return max(1, sum(t.nbytes // max(1, len(t)) for t in self.data))
 
     def _forget(self) -> None:
         self._oracles: dict[Form, Oracle] = {}

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fairlead.lazy import SHORT
+
 TRACE_AFTER = 4  # calls of one shape before it is recorded
 TRACE_SMALL_AFTER = 50  # where recording costs about as much as so many calls
 
@@ -34,8 +36,10 @@ def traced(
     run: Callable[..., tuple[Any, Tensor]],
     arguments: tuple[Tensor | None, ...],
     compiled: bool = False,
+    products: bool = False,
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """The recorded form of `run` for arguments of these shapes, compiled on demand; None stays None."""
+    """The recorded form of `run` for arguments of these shapes, compiled on demand; None stays None.
+    With `products`, matrix products among the results are given as their two sides."""
     given = [place for place, t in enumerate(arguments) if t is not None]
 
     def gradient(*tensors: Tensor) -> Any:
@@ -51,8 +55,9 @@ def traced(
     graph: Any = simplified(recorded, example)
     if all(t is not None and t.device.type == "cpu" for t in example):
         turn_products(graph)
-    if compiled:
-        graph = torch.compile(graph, dynamic=False)
+    if products:
+        leave_products(graph)
+    graph = torch.compile(graph, dynamic=False) if compiled else graph.forward
 
     def replay(*full: Tensor | None) -> tuple[Any, Tensor]:
         buffers = full[2]
@@ -116,6 +121,50 @@ def turn_products(module: GraphModule) -> None:
             node.replace_all_uses_with(graph.call_function(_aten.t.default, (product,)))
     graph.eliminate_dead_code()
     module.recompile()
+
+
+def leave_products(module: GraphModule) -> None:
+    """Give results that are matrix products as pairs of their sides, unless those are views of the first
+    argument, the point: whoever takes them may change it before he multiplies. Other results that are
+    views of it are copied for the same reason; all are flat, and short neighbours are put together."""
+    graph = module.graph
+    point = next(iter(graph.nodes))
+    for node in list(graph.nodes):
+        before: Any = node.args[0] if node.target is _aten.t.default else node
+        if before is not node and before.target is _aten.t.default:
+            node.replace_all_uses_with(before.args[0])
+    output = graph.output_node()
+    found: list[Any] = []
+    short: list[Node] = []
+    with graph.inserting_before(output):
+        for node in [*cast(list[Any], output.args[0]), None]:
+            size = node.meta["tensor_meta"].shape.numel() if node is not None else SHORT
+            if size < SHORT:
+                short.append(graph.call_function(_aten.reshape.default, (node, [-1])))
+                continue
+            if short:
+                found.append(graph.call_function(_aten.cat.default, (short,)))
+                short = []
+            if node is None:
+                break
+            if node.target is _aten.mm.default and not any(_is_view(n, point) for n in node.args):
+                found.append(node.args)
+                continue
+            flat = graph.call_function(_aten.reshape.default, (node, [-1]))
+            copied = graph.call_function(_aten.clone.default, (flat,))
+            found.append(copied if _is_view(node, point) else flat)
+    output.args = (found,)
+    graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _is_view(node: Any, of: Node) -> bool:
+    """Whether two values may share their memory."""
+    if node is of or node.op == "placeholder":
+        return node is of
+    schema = getattr(node.target, "_schema", None)
+    view = schema is None or any(a.alias_info is not None for a in schema.arguments)
+    return view and any(_is_view(n, of) for n in node.all_input_nodes)
 
 
 def _is_turned(node: Any) -> bool:

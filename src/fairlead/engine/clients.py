@@ -24,6 +24,8 @@ from fairlead.schedules import Rate, rate_at
 from fairlead.task import Block, Task
 
 U = TypeVar("U", bound=Upload)
+AT_ONCE = 1 << 20
+"""Bytes of samples that are gathered together for a client's next steps."""
 
 
 @dataclass
@@ -235,6 +237,8 @@ class Single(_Statistics, Client[Any]):
         self.id = torch.tensor([client], device=work.task.device)
         self.owner = torch.tensor([client], device=work.task.store)
         self.index = draw.index[0].to(work.task.store, non_blocking=True)
+        self.ahead: list[Block] = []
+        self.ahead_to = 0
         self.buffers = work.buffers
         self.moved: Any = torch.zeros(1, dtype=work.task.dtype, device=work.task.device)
         self.gradients = 0
@@ -268,10 +272,20 @@ class Single(_Statistics, Client[Any]):
         of = self.work.task.grad_block if self.work.check else self.work.task.gradient
         return of(y, block, self.buffers)
 
-    def samples(self, index: Tensor, k: int) -> Block:
-        """The samples of step k."""
-        keys = augment_keys(self.work, self.id, k)
-        return tuple(t[0] for t in self.work.task.samples(self.owner, index[None], keys))
+    def samples(self, k: int) -> Block:
+        """The samples of step k. Those of the next steps come with them where nothing is made of them and
+        they are few bytes."""
+        task, count = self.work.task, int(self.draw.count[0, k])
+        if k >= self.ahead_to:
+            n = 1
+            if task.transform is None:
+                alike = self.draw.count[0, k : k + max(1, AT_ONCE // (count * task.sample_bytes))]
+                n = int((alike != count).argmax()) or len(alike)
+            index, keys = self.index[k : k + n, :count], augment_keys(self.work, self.id, k)
+            found = task.samples(self.owner, index.reshape(1, -1), keys)
+            blocks = zip(*(t[0].split(count) for t in found), strict=True)
+            self.ahead, self.ahead_to = list(blocks), k + n
+        return self.ahead[k - self.ahead_to]
 
     def encode(self, upload: U, by: Compressor | None) -> U:
         if by is None:
@@ -299,8 +313,7 @@ class _SingleStep(Step):
         client.finite("the point y", y)
         first = self._block is None
         if self._block is None:
-            index = client.index[self.k, :count]
-            self._block = client.samples(index, self.k)
+            self._block = client.samples(self.k)
         g, buffers = client.gradient(y, self._block)
         client.gradients += count
         if first and buffers.numel():
