@@ -17,6 +17,7 @@ from fairlead.engine import simulate
 from fairlead.lazy import BLOCK, Product, Vector, settled
 
 LENGTH = 2 * BLOCK + 4321
+LOOP = fl.Simulate("loop", threads=1)
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_every_method_computes_late(name: str, monkeypatch: pytest.MonkeyPatch) 
         "weighting": "size",
     }  # fmt: skip
     task = uneven()
-    runs = [fl.train(task, METHODS[name], engine=e, **work) for e in ("loop", "debug")]
+    runs = [fl.train(task, METHODS[name], engine=e, **work) for e in (LOOP, "debug")]
     assert task.recordings > 0
     one, two = (run.state.tensors() for run in runs)
     for key, value in one.items():
@@ -166,6 +167,6 @@ def test_a_model_that_multiplies_its_parameters(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(simulate, "TRACE_SMALL_AFTER", 1)
     task.recordable = True  # as a model of torch's own layers is
     work: dict[str, Any] = {"rounds": 3, "steps": 8, "batch_size": 5}
-    runs = [fl.train(task, fl.Scaffold(lr=1e-3), engine=e, **work) for e in ("loop", "debug")]
+    runs = [fl.train(task, fl.Scaffold(lr=1e-3), engine=e, **work) for e in (LOOP, "debug")]
     assert task.recordings > 0
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-10)
