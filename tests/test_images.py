@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fairlead as fl
+from fairlead.engine import forms
 from fairlead.engine.clients import CARRIER
 from fairlead.rng import Purpose, words
 
@@ -201,3 +202,22 @@ def test_a_process_that_has_not_its_parents_thread_starts_one(tmp_path) -> None:
     CARRIER.process = -1  # as it is in a child: the thread belongs to another process
     _train_mapped(str(tmp_path))
     assert CARRIER.process == os.getpid()
+
+
+def test_channels_may_lie_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout that is measured, kept with the run, and changes results by rounding only."""
+    x = torch.rand(24, 2, 8, 8, dtype=torch.float64)
+    model = fl.models.femnist_cnn(3, side=8)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 1, 1), model())
+    split = [np.arange(k, 24, 3) for k in range(3)]
+    task = fl.Task(model, "cross_entropy", (x, torch.arange(24) % 3), split, dtype=torch.float64)
+    work = {"rounds": 2, "steps": 3, "batch_size": 4}
+    plain = fl.train(task, fl.Scaffold(lr=0.1), engine="debug", **work)
+    for seconds in ({"plain": 2.0, "last": 1.0}, {"plain": 1.0, "last": 0.99}):
+        monkeypatch.setattr(forms, "remembered", lambda key, measure, found=seconds: found)
+        monkeypatch.setattr(forms, "is_small", lambda *_: False)
+        run = fl.train(task, fl.Scaffold(lr=0.1), engine=fl.Simulate("loop"), **work)
+        assert run.session.task.form.last == (seconds["last"] == 1.0)
+        assert run.session.how()["form"][3] == run.session.task.form.last
+        torch.testing.assert_close(run.x, plain.x, rtol=0, atol=1e-10)
+    assert not task.form.last

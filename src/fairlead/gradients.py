@@ -138,6 +138,8 @@ class Gradients:
 
     def gradient(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Any, Tensor]:
         """The gradient of one client on a block (B, …), computed on when it is used."""
+        if self.form.last:
+            block = (block[0].to(memory_format=torch.channels_last), *block[1:])
         late = self.dim >= WORTH and self.device.type == "cpu"
         parts, buffers = self._alone(self, x, block, buffers, late)
         if late:

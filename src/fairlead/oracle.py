@@ -30,12 +30,14 @@ STREAMS = 4
 class Form:
     """How gradients are computed.
 
-    half: in bfloat16, from and to vectors of full precision. compiled: by `torch.compile`.
+    half: in bfloat16, from and to vectors of full precision. compiled: by `torch.compile`. last: one
+    client's images with their channels last, which a CPU's convolutions may like better.
     """
 
     way: Way = "vmap"
     half: bool = False
     compiled: bool = False
+    last: bool = False
 
     def __str__(self) -> str:
         return self.way + ", compiled" * self.compiled + ", bfloat16" * self.half

@@ -87,7 +87,8 @@ def choose(session: Session, ids: NDArray[np.int64], draw: Draw) -> Choice:
     seconds = remembered(key_of(session, draw), lambda: _measure(session, ids, first))
     best = min(seconds, key=lambda name: seconds[name])
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
-    why = f"{best}: measured for the first local steps of the cohort: {shown}"
+    laid = ", channels last" if task.form.last and best != "vmap" else ""
+    why = f"{best}{laid}: measured for the first local steps of the cohort: {shown}"
     return Choice(
         "vmap" if best == "vmap" else "loop", session.threads if best == THREADS else 1, why
     )

@@ -186,12 +186,12 @@ class Session:
                 self.task = self.task.formed(dataclasses.replace(form, compiled=False))
                 self.task.record_after = 1
                 self.mode, self.report = "vmap", why or self.report
+        self.task = forms.laid_out(self, ids, draw)
         if self.mode == "auto":
             choice = choose(self, ids, draw)
             self.mode, self.threads, self.report = choice.mode, choice.threads, choice.why
         if self.mode == "vmap":
-            why = unstackable(self.task, draw)
-            if why:
+            if why := unstackable(self.task, draw):
                 raise FairleadError(
                     f'the vmap engine cannot run this task: {why}; use engine="loop"'
                 )
@@ -200,7 +200,7 @@ class Session:
 
     def how(self) -> dict[str, Any]:
         """How the run is executed, for another process to do the same."""
-        form = [*dataclasses.astuple(self.task.form)[:2], self.compiles]
+        form = dataclasses.astuple(dataclasses.replace(self.task.form, compiled=self.compiles))
         way = {"mode": self.mode, "threads": self.threads, "room": self.room, "form": form}
         return {**way, "workers": self.crowd, "why": self.report}
 
