@@ -170,3 +170,14 @@ def test_a_model_that_multiplies_its_parameters(monkeypatch: pytest.MonkeyPatch)
     runs = [fl.train(task, fl.Scaffold(lr=1e-3), engine=e, **work) for e in (LOOP, "debug")]
     assert task.recordings > 0
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-10)
+
+
+def test_threads_use_what_the_first_clients_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "TRACE_SMALL_AFTER", 1)
+    monkeypatch.setattr(simulate, "TRACE_AFTER", 2)
+    task = uneven()
+    work: dict[str, Any] = {"rounds": 3, "steps": 4, "batch_size": 1}
+    run = fl.train(task, fl.Scaffold(lr=0.1), engine=fl.Simulate("loop", threads=2), **work)
+    assert task.recordings == 1
+    other = fl.train(uneven(), fl.Scaffold(lr=0.1), engine="debug", **work)
+    torch.testing.assert_close(run.x, other.x, rtol=0, atol=1e-10)

@@ -39,7 +39,7 @@ from fairlead.lazy import settled
 from fairlead.measure.drift import Walks
 from fairlead.oracle import Form
 from fairlead.task import Task
-from fairlead.trace import TRACE_SMALL_AFTER
+from fairlead.trace import TRACE_AFTER, TRACE_SMALL_AFTER
 
 Weighting = str | Sequence[float]
 Mode = Literal["auto", "vmap", "loop", "debug"]
@@ -350,23 +350,23 @@ class Session:
             self.residuals.write(ids[place : place + 1], mail.held)
             return np.array([place]), upload, client
 
-        places = range(len(ids))
-        yield from map(run, places) if self.threads == 1 else self._workers().map(run, places)
+        places = range(len(ids))  # the first ones in this thread, which may record their gradients
+        here = len(ids) if self.threads == 1 else 0 if self._pool else TRACE_AFTER
+        yield from map(run, places[:here])
+        if places[here:]:
+            yield from self._workers().map(run, places[here:])
 
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:
             # one core a client: no thread of a client's operators waits for another
-            self._pool = ThreadPoolExecutor(
-                self.threads, initializer=torch.set_num_threads, initargs=(1,)
-            )
+            self._pool = ThreadPoolExecutor(self.threads, "clients", torch.set_num_threads, (1,))
         return self._pool
 
     def _twin(self) -> Task:
         """The task with a model of this thread's own."""
-        if self.threads == 1:
+        if self.threads == 1 or self._pool is None:
             return self.task
-        me = threading.get_ident()
-        if me not in self._twins:
+        if (me := threading.get_ident()) not in self._twins:
             self._twins[me] = self.task.twin()
         return self._twins[me]
 
