@@ -33,6 +33,15 @@ TERMS = 5
 """A sum of more vectors is computed before it grows on."""
 
 
+def _held_once() -> int:
+    """What `sys.getrefcount` says of a thing that one name holds: not the same in all versions of Python."""
+    thing = object()
+    return sys.getrefcount(thing)
+
+
+ONCE = _held_once()
+
+
 class Product(NamedTuple):
     """A matrix a·b that has not been computed yet."""
 
@@ -157,9 +166,7 @@ class Vector:
         while left:
             number, v = left.pop(0)
             if isinstance(v, Vector) and v._tensor is None:
-                if (
-                    sys.getrefcount(v) <= 2 and not v.shown
-                ):  # held by `v` and by the call that counts
+                if sys.getrefcount(v) <= ONCE and not v.shown:  # by `v` alone
                     left[:0] = [(number * factor, w) for factor, w in v.terms]
                     v.terms = []
                     continue
@@ -172,8 +179,8 @@ class Vector:
         for k in range(len(self.terms)):
             number, term = self.terms[k]
             if number == 1 and isinstance(term, Vector) and not term.shown:
-                # held by the terms, by `term`, and by the call that counts
-                alone = sys.getrefcount(term) <= 3 and sys.getrefcount(term._tensor) <= 2
+                # the vector held by the terms and by `term`, the tensor by the vector
+                alone = sys.getrefcount(term) <= ONCE + 1 and sys.getrefcount(term._tensor) <= 2
                 if alone and term.tensor.is_contiguous():
                     return term.tensor, k
         return torch.empty(self.length, dtype=self.dtype), None
