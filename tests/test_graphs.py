@@ -68,7 +68,7 @@ def test_every_method_is_recorded_and_equal(
     _same(run, fl.train(shared(), METHODS[name], engine="debug", **RAGGED))
     host = device != "cpu" and name == "fedavg-adam"  # its optimizer counts steps on the host
     assert ("capturable=True" if host else "captured as") in run.engine, run.engine
-    assert len(played_again) > 1  # a round, and an evaluation
+    assert len(played_again) > (0 if host else 1)  # an evaluation, and a round
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,20 @@ def test_rounds_are_compiled_whole(name: str, device: str, monkeypatch: pytest.M
     run = fl.train(shared(device), METHODS[name], engine=engine, **few)
     assert run.session.compiles
     _same(run, fl.train(shared(), METHODS[name], engine="debug", **few))
+
+
+def test_a_round_that_cannot_be_compiled_is_run_as_it_is(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(module: object, **_: object) -> None:
+        raise RuntimeError("no compiler\nhere")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    engine = fl.Simulate("vmap", capture=True, compile=True)
+    run = fl.train(shared(device), fl.Scaffold(lr=0.1), engine=engine, **PLAIN)
+    assert "not compiled: no compiler" in run.engine
+    assert "captured as" in run.engine
+    _same(run, fl.train(shared(), fl.Scaffold(lr=0.1), engine="debug", **PLAIN))
 
 
 def test_remainders_noise_and_elias_bits_are_inputs_and_outputs(device: str) -> None:

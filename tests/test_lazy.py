@@ -15,6 +15,7 @@ from fairlead import gradients, lazy, trace
 from fairlead.algorithm import Upload
 from fairlead.engine import simulate
 from fairlead.lazy import BLOCK, Product, Vector, settled
+from fairlead.oracle import Form
 
 LENGTH = 2 * BLOCK + 4321
 LOOP = fl.Simulate("loop", threads=1)
@@ -170,6 +171,39 @@ def test_a_model_that_multiplies_its_parameters(monkeypatch: pytest.MonkeyPatch)
     runs = [fl.train(task, fl.Scaffold(lr=1e-3), engine=e, **work) for e in (LOOP, "debug")]
     assert task.recordings > 0
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_gradients_of_many_weights_are_products(
+    last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfolded: list[int] = []
+    unfold = trace._rows_of
+    monkeypatch.setattr(trace, "_rows_of", lambda *given: unfolded.append(1) or unfold(*given))
+    for module, constant, value in (
+        (gradients, "WORTH", 1), (trace, "SHORT", 4), (trace, "MANY_WEIGHTS", 1),
+        (simulate, "TRACE_SMALL_AFTER", 1),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, constant, value)
+
+    def task() -> fl.Task:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.ReLU(),
+            torch.nn.Conv2d(4, 6, (3, 2), stride=2, padding=(1, 0)), torch.nn.ReLU(),
+            torch.nn.Conv2d(6, 5, 3, padding=2, dilation=2, bias=False), torch.nn.Flatten(),
+            torch.nn.Linear(80, 3),
+        )  # fmt: skip
+        x, y = torch.randn(30, 2, 8, 8, dtype=torch.float64), torch.arange(30) % 3
+        made = fl.Task(model, "cross_entropy", (x, y), [range(15), range(15, 30)], dtype=x.dtype)
+        return made.formed(Form(last=last))
+
+    work: dict[str, Any] = {"rounds": 3, "steps": 4, "batch_size": 5}
+    recorded, plain = task(), task()
+    plain.recordable = False
+    runs = [fl.train(t, fl.Scaffold(lr=0.1), engine=LOOP, **work) for t in (recorded, plain)]
+    assert len(unfolded) == 6
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-12)
 
 
 def test_threads_use_what_the_first_clients_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,46 +38,52 @@ class Record:
     """
 
     wire: ClassVar[Any] = None  # an encoded upload carries its codes here
+    _names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
+        cls._names = tuple(field.name for field in dataclasses.fields(cast(Any, cls)))
 
     def tensors(self) -> dict[str, Tensor]:
         """All vectors by name; those of a nested mapping or record are named `field/key`."""
         flat: dict[str, Tensor] = {}
-        for field in dataclasses.fields(cast(Any, self)):
-            value = getattr(self, field.name)
+        for name in self._names:
+            value = getattr(self, name)
             if isinstance(value, Tensor):
-                flat[field.name] = value
+                flat[name] = value
             else:
                 inner = value.tensors() if isinstance(value, Record) else value
-                flat.update({f"{field.name}/{key}": v for key, v in inner.items()})
+                flat.update({f"{name}/{key}": v for key, v in inner.items()})
         return flat
 
     def filled(self, flat: Mapping[str, Tensor]) -> Self:
         """The record with the vectors that `tensors` gave, its nested records and mappings too."""
         changed: dict[str, Any] = {}
-        for field in dataclasses.fields(cast(Any, self)):
-            value, under = getattr(self, field.name), f"{field.name}/"
-            inner = {k[len(under) :]: t for k, t in flat.items() if k.startswith(under)}
+        for name in self._names:
+            value = getattr(self, name)
             if isinstance(value, Tensor):
-                changed[field.name] = flat[field.name]
-            else:
-                changed[field.name] = value.filled(inner) if isinstance(value, Record) else inner
+                changed[name] = flat[name]
+                continue
+            inner = {
+                k.removeprefix(under): t
+                for k, t in flat.items()
+                if k.startswith(under := f"{name}/")
+            }
+            changed[name] = value.filled(inner) if isinstance(value, Record) else inner
         return type(self)(**changed)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """The record with `fn` applied to every vector."""
         changed: dict[str, Any] = {}
-        for field in dataclasses.fields(cast(Any, self)):
-            value = getattr(self, field.name)
+        for name in self._names:
+            value = getattr(self, name)
             if isinstance(value, Tensor):
-                changed[field.name] = fn(value)
+                changed[name] = fn(value)
             elif isinstance(value, Record):
-                changed[field.name] = value.map(fn)
+                changed[name] = value.map(fn)
             else:
-                changed[field.name] = {key: fn(v) for key, v in value.items()}
+                changed[name] = {key: fn(v) for key, v in value.items()}
         return type(self)(**changed)
 
 

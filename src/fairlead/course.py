@@ -104,7 +104,7 @@ class Course:
         """While rounds are run: nothing random leaks, and whatever happens is told."""
         self.stop = stop
         device = self.task.device
-        cards = [device.index or 0] if device.type == "cuda" else []
+        cards = [_card(device)] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cards), torch.no_grad():
             try:
                 yield
@@ -232,7 +232,11 @@ def _seed(value: int, device: torch.device) -> None:
     """Seed torch's generators in use; `torch.manual_seed` looks for all there could be."""
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
-        torch.cuda.manual_seed(value)
+        torch.cuda.default_generators[_card(device)].manual_seed(value)
+
+
+def _card(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:

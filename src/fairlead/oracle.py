@@ -175,14 +175,12 @@ def by_hand(task: Gradients) -> Callable[..., Tensor] | None:
     return batched(task.model)
 
 
-def forms_of(task: Gradients, half: bool, compiled: bool) -> list[Form]:
-    """The forms that can compute a task's gradients on its device."""
+def forms_of(task: Gradients, half: bool) -> list[Form]:
+    """The forms that can compute a task's gradients on its device, not compiled."""
     has_own = any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules())
     found = [Form("vmap", half)]
     if has_own and task.recordable and by_hand(task) is not None:
         found.append(Form("batched", half))
     if has_own and task.device.type == "cuda":
         found.append(Form("each", half))
-    if compiled and task.recordable:
-        found += [Form(form.way, half, True) for form in found if form.way != "each"]
     return found

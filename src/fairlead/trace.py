@@ -10,6 +10,8 @@ itself), that always give the same, or that give back their input are taken out.
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -21,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fairlead.lazy import SHORT
 
 TRACE_AFTER = 4  # calls of one shape before it is recorded
+MANY_WEIGHTS = 1 << 21  # of a convolution
 TRACE_SMALL_AFTER = 50  # where recording costs about as much as so many calls
 
 
@@ -55,6 +58,7 @@ def traced(
     graph: Any = simplified(recorded, example)
     if all(t is not None and t.device.type == "cpu" for t in example):
         turn_products(graph)
+        unfold_weights(graph)
     if products:
         leave_products(graph)
     graph = torch.compile(graph, dynamic=False) if compiled else graph.forward
@@ -74,7 +78,11 @@ def compiled(run: Callable[..., list[Tensor]], example: list[Tensor]) -> Callabl
         return run
     recorded.graph.eliminate_dead_code()
     recorded.recompile()
-    return torch.compile(recorded, dynamic=False)
+    made = torch.compile(recorded, dynamic=False)
+    with warnings.catch_warnings():  # what the compiler finds is for those who write compilers
+        warnings.simplefilter("ignore")
+        made(*example)
+    return made
 
 
 def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
@@ -123,6 +131,48 @@ def turn_products(module: GraphModule) -> None:
     module.recompile()
 
 
+def unfold_weights(module: GraphModule) -> None:
+    """Compute the gradient of a convolution's weights, where these are many, as a product with the unfolded
+    images: a CPU's convolutions spend much on laying such weights out."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.target is not _aten.convolution_backward.default:
+            continue
+        g, x, w, _, stride, padding, dilation, turned, _, groups, (inputs, weights, bias) = cast(
+            tuple[Any, ...], node.args
+        )
+        shape = w.meta["tensor_meta"].shape if "tensor_meta" in w.meta else torch.Size()
+        known = len(shape) == 4 and groups == 1 and weights and not turned
+        if not known or shape.numel() < MANY_WEIGHTS:
+            continue
+        with graph.inserting_before(node):
+            images = graph.call_function(
+                _aten.im2col.default, (x, list(shape[2:]), dilation, padding, stride)
+            )
+            columns = _rows_of(graph, images, [1, 0, 2], shape[1:].numel())
+            rows = _rows_of(graph, g, [1, 0, 2, 3], shape[0])
+            across = graph.call_function(_aten.t.default, (columns,))
+            product = graph.call_function(_aten.mm.default, (rows, across))
+            found = {1: graph.call_function(_aten.view.default, (product, list(shape)))}
+            if bias:
+                found[2] = graph.call_function(_aten.sum.dim_IntList, (g, [0, 2, 3]))
+            if inputs:
+                mask = [True, False, False]
+                rest = graph.call_function(node.target, (*node.args[:-1], mask))
+                found[0] = graph.call_function(operator.getitem, (rest, 0))
+        for user in list(node.users):
+            new = found[user.args[1]]
+            new.meta = user.meta
+            user.replace_all_uses_with(new)
+    graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _rows_of(graph: Any, node: Any, order: list[int], rows: int) -> Node:
+    turned = graph.call_function(_aten.permute.default, (node, order))
+    return graph.call_function(_aten.reshape.default, (turned, [rows, -1]))
+
+
 def leave_products(module: GraphModule) -> None:
     """Give results that are matrix products as pairs of their sides, unless those are views of the first
     argument, the point: whoever takes them may change it before he multiplies. Other results that are
@@ -147,6 +197,9 @@ def leave_products(module: GraphModule) -> None:
                 short = []
             if node is None:
                 break
+            whole = node.args[0] if node.target is _aten.view.default else node
+            if whole.target is _aten.mm.default:
+                node = whole
             if node.target is _aten.mm.default and not any(_is_view(n, point) for n in node.args):
                 found.append(node.args)
                 continue

@@ -26,7 +26,7 @@ from fairlead.errors import FairleadError
 
 Say = Callable[[str], None]
 LIMIT = 1800.0  # seconds for one turn, after which a contestant is taken to hang
-LEAST, MOST = 3, 50  # rounds a turn
+LEAST, MOST = 3, 5000  # rounds a turn
 
 
 @dataclass

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,10 +39,31 @@ class Draw:
     count: Ints
     """(S, K): samples in each batch, zero where a client has run out of steps."""
 
-    @property
+    @cached_property
     def steps(self) -> Ints:
         """How many steps each client takes."""
         return (self.count > 0).sum(1)
+
+    @cached_property
+    def longest(self) -> int:
+        """Steps of the client that takes most."""
+        return int(self.steps.max(initial=0))
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether nothing is padding."""
+        return bool((self.count == self.index.shape[2]).all())
+
+    @cached_property
+    def per_step(self) -> Ints:
+        """Samples of all clients in each step."""
+        return self.count.sum(0)
+
+    def over(self, index: Tensor) -> Draw:
+        """Other samples in batches of the same sizes; what is known of these is known of those."""
+        other, known = Draw(index, self.count), ("steps", "longest", "even", "per_step")
+        other.__dict__.update({name: getattr(self, name) for name in known})
+        return other
 
     def of(self, client: int, step: int) -> Tensor:
         """One batch without its padding."""

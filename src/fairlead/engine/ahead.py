@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fairlead.engine.simulate import Session
 
 Ids = NDArray[np.int64]
-ROUNDS = 64
-"""Rounds whose cohorts are drawn together."""
+ROUNDS = {"cuda": 256, "cpu": 64}
+"""Rounds whose cohorts are drawn together; more on a device, where a drawing is many small kernels."""
 SAMPLES = {"cuda": 1 << 22}
 """Samples that are shuffled together on a device; on a CPU as many as stay in its cache."""
 CACHED = 1 << 15
@@ -36,7 +36,8 @@ class Ahead:
         """Those sampled in a round, and those of them who answer."""
         if round not in self._known:
             session = self.session
-            self._known = range(round, min(round + ROUNDS, max(self.rounds, round + 1)))
+            many = ROUNDS.get(session.task.store.type, ROUNDS["cpu"])
+            self._known = range(round, min(round + many, max(self.rounds, round + 1)))
             clients, seed = session.task.clients, session.seed
             self._sampled = self.sampler.cohorts(seed, self._known, clients)
             self._answered = answered_many(self._sampled, self.dropout, seed, self._known)
@@ -81,9 +82,12 @@ class Ahead:
         everyone = np.concatenate(ids)
         when = np.repeat(rounds, lengths)
         many = batches.draw(session.seed, when, everyone, task.sizes[everyone], device=task.store)
-        ends = np.cumsum(lengths)
-        for k, end, length in zip(rounds, ends, lengths, strict=True):
-            count = many.count[end - length : end]
+        indices, counts = many.index.split(lengths), np.split(many.count, np.cumsum(lengths)[:-1])
+        alike = many.even and len(set(lengths)) == 1
+        first_draw = Draw(indices[0], counts[0])
+        for k, index, count in zip(rounds, indices, counts, strict=True):
+            if alike:
+                self._drawn[k] = first_draw.over(index)
+                continue
             steps, width = int((count > 0).sum(1).max()), int(count.max())
-            index = many.index[end - length : end, :steps, :width]
-            self._drawn[k] = Draw(index, count[:, :steps])
+            self._drawn[k] = Draw(index[:, :steps, :width], count[:, :steps])

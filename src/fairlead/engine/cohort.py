@@ -65,7 +65,7 @@ class SimulatedCohort(Cohort):
     @property
     def longest(self) -> int:
         """Steps of the client that takes most."""
-        return int(self.draw.steps.max())
+        return self.draw.longest
 
     def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
         found = self.collect(program, broadcast)
@@ -107,14 +107,14 @@ class SimulatedCohort(Cohort):
         """The places among those sampled of those who answer."""
         return np.searchsorted(self.sampled, self.ids)
 
-    def enter(self, down: int, up: Ids, nominal: float, buffers: Tensor | None) -> None:
-        """Note an exchange: its bits, and the buffers it moved."""
+    def enter(self, down: int, up: Ids | int, nominal: float, buffers: Tensor | None) -> None:
+        """Note an exchange: its bits, from each client or from all alike, and the buffers it moved."""
         session = self.session
         extra = 0 if buffers is None else bits_of(buffers)  # statistics travel both ways
         if buffers is not None:
             session.buffers = buffers
         everyone = np.zeros(len(self.sampled), np.int64)
-        everyone[self.answers] = up + extra
+        everyone[slice(None) if self.ids is self.sampled else self.answers] = up + extra
         nominal += extra * len(self.ids)
         session.ledger.add(Exchange(self.round, self.sampled, down + extra, everyone, nominal))
         session.counters.exchanges += 1

@@ -235,6 +235,11 @@ class Far:
                 parts.append((left, self._courier.arrived(*rows)))
             return merged(self.start, len(ids), parts)
 
+    def bring(self, ids: Ids, slots: Ids, into: Rows) -> None:
+        """Rows, copied into tensors."""
+        for name, rows in self.get(ids, slots).items():
+            into[name].copy_(rows)
+
     def put(self, ids: Ids, slots: Ids, rows: Rows) -> None:
         """Keep rows; they are copied at once and written later."""
         if not len(ids):

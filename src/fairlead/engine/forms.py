@@ -42,7 +42,7 @@ def choose_form(session: Session, ids: NDArray[np.int64], draw: Draw) -> tuple[F
     if task.ahead or session.room < len(ids) or unstackable(task, draw):
         return None
     half = setting.precision == "bfloat16"
-    plain = forms_of(task, half, compiled=False)
+    plain = forms_of(task, half)
     compiles = setting.compile is True and task.recordable
     if is_small(task, len(ids), draw) or task.device.type != "cuda":
         plain = plain[:1]
@@ -50,17 +50,22 @@ def choose_form(session: Session, ids: NDArray[np.int64], draw: Draw) -> tuple[F
         return Form("vmap", half, setting.compile is True), ""
     key = f"form {key_of(session, draw)} {setting.precision}"
     found = remembered(key, lambda: _measured(session, ids, draw, plain))
+    # what is best as it is is also compiled, but streams are not
+    made = min((f for f in plain if f.way != "each"), key=lambda f: found[str(f)])
+    made = dataclasses.replace(made, compiled=True)
     steps = session.rounds * draw.index.shape[1]
     long = setting.compile == "auto" and HOPED * min(found.values()) * steps > COMPILING
-    if compiles or (long and task.recordable and _has_compiler()):
-        more = [form for form in forms_of(task, half, compiled=True) if form.compiled]
-        found |= remembered(f"{key} compiled", lambda: _measured(session, ids, draw, more))
+    if long and task.recordable and _has_compiler():
+        found |= remembered(f"{key} compiled", lambda: _measured(session, ids, draw, [made]))
     best = min(found, key=lambda name: found[name])
     if math.isinf(found[best]):
         return None
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in found.items())
-    known = {str(form): form for form in forms_of(task, half, compiled=True)}
-    return known[best], f"{best}: measured for one gradient of the cohort: {shown}"
+    why = f"measured for one gradient of the cohort: {shown}"
+    if compiles:
+        return made, f"{made}, as asked for; {why}"
+    known = {str(form): form for form in (*plain, made)}
+    return known[best], f"{best}: {why}"
 
 
 def laid_out(session: Session, ids: NDArray[np.int64], draw: Draw) -> Task:

@@ -8,6 +8,7 @@ says why.
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -40,8 +41,14 @@ def captures(device: torch.device) -> bool:
 def captured(perform: Callable[[], None], pool: Any = None) -> Callable[[], None]:
     """What `perform` does, as a CUDA graph to play."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        perform()
+    collects = gc.isenabled()
+    gc.disable()  # graphs of earlier runs that are let go meanwhile would break this one
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            perform()
+    finally:
+        if collects:
+            gc.enable()
     return graph.replay
 
 
@@ -59,19 +66,21 @@ class Graphs:
 
     def play(self, algorithm: Algorithm[Any, Any], state: State, at: SimulatedCohort) -> State:
         """A round."""
-        why = self.hinders(state, at)
+        held = state.tensors()
+        why = self.hinders(held, at)
         if why:
             self.why = why
             return algorithm.round(state, at)
         at.draw = padded(at.draw)
-        shape, even = at.draw.index.shape, bool((at.draw.count == at.draw.index.shape[2]).all())
-        fields = tuple((name, t.shape) for name, t in state.tensors().items())
+        shape, even = at.draw.index.shape, at.draw.even
+        fields = tuple((name, t.shape) for name, t in held.items())
         size = padded_size(self.session.task, at.ids)
         key = (shape, even, at.first, fields, size, self.session.measure_drift)
         take = self.takes.get(key)
         if take is None:
             inputs = Inputs(self.session, state, at, even)
             take = self.takes[key] = Take(algorithm, inputs, self.even_weights)
+            take.once = at.first
             if len(self.takes) > SHAPES:
                 self.takes.popitem(last=False)
         self.takes.move_to_end(key)
@@ -80,7 +89,7 @@ class Graphs:
         self.why = take.why
         return take.leave(at)
 
-    def hinders(self, state: State, at: SimulatedCohort) -> str:
+    def hinders(self, held: dict[str, Tensor], at: SimulatedCohort) -> str:
         """Why a round cannot be recorded."""
         session, task = self.session, self.session.task
         if task.ahead:
@@ -92,7 +101,7 @@ class Graphs:
             return why
         if at.draw.index.shape[1] > MOST_STEPS:
             return f"a round has more than {MOST_STEPS} steps"
-        if any(t.device.type != task.device.type for t in state.tensors().values()):
+        if any(t.device.type != task.device.type for t in held.values()):
             return "the server's optimizer keeps numbers on the host: give it capturable=True"
         return ""
 

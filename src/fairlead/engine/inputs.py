@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fairlead.engine.simulate import Session
 
 Ids = NDArray[np.int64]
+_torch: Any = torch  # its copying of many tensors at once has no public name
 
 
 def rung(n: int) -> int:
@@ -30,6 +31,8 @@ def rung(n: int) -> int:
 
 def padded_size(task: Task, ids: Ids) -> int:
     """For how many samples of a client a full pass over a cohort makes room."""
+    if task.split.even:
+        return int(task.sizes[0])
     largest = int(task.sizes[ids].max())
     alike = task.mixes_samples or task.split.even
     return largest if alike else rung(largest)
@@ -38,7 +41,7 @@ def padded_size(task: Task, ids: Ids) -> int:
 def padded(draw: Draw) -> Draw:
     """Batches in a shape that few others have, unless all are equally long."""
     _, k, b = draw.index.shape
-    if (draw.count == b).all() or (k, b) == (rung(k), rung(b)):
+    if draw.even or (k, b) == (rung(k), rung(b)):
         return draw
     grow = (0, rung(b) - b, 0, rung(k) - k)
     index = torch.nn.functional.pad(draw.index, grow)
@@ -57,6 +60,7 @@ class Inputs:
         self._state, self._memory = state, None if session.store is None else session.store.start
         self._asked: dict[str, Any] = {}
         self._known: dict[str, NDArray[Any]] = {}
+        self._rows: dict[str, Tensor] = {}
         self._ids: Ids | None = None
 
     # -- what a program reads ---------------------------------------------------------------------
@@ -143,14 +147,21 @@ class Inputs:
     def fill(self, state: State, at: SimulatedCohort) -> None:
         """What the coming round reads."""
         self.at, session, task = at, self.session, self.session.task
-        for name, value in state.tensors().items():
-            self.copy(f"state/{name}", value)
-        if session.buffers.numel() or "buffers" not in self.tensors:
-            self.copy("buffers", session.buffers)
-        if session.store is not None:
-            for name, value in session.store.read(at.ids).tensors().items():
-                self.copy(f"memory/{name}", value)
-        self.copy("index", at.draw.index)
+        coming = {f"state/{name}": value for name, value in state.tensors().items()}
+        coming["index"] = at.draw.index
+        begins, store = not self.tensors, session.store
+        if session.buffers.numel() or begins:
+            coming["buffers"] = session.buffers
+        if store is not None and begins:
+            self._rows = {name: v.clone() for name, v in store.read(at.ids).tensors().items()}
+            self.tensors.update({f"memory/{name}": v for name, v in self._rows.items()})
+        elif store is not None:
+            store.read_into(at.ids, self._rows)
+        if begins:
+            for name, value in coming.items():
+                self.copy(name, value)
+        else:
+            _torch._foreach_copy_([self.tensors[name] for name in coming], list(coming.values()))
         if self._ids is not at.ids:  # where everyone takes part they never change
             self._ids = at.ids
             self.put("ids", at.ids, torch.int64)

@@ -46,6 +46,17 @@ class Exchanged:
     passes: int = 0
     large: list[int] = field(default_factory=list)
 
+    def spent(self, at: SimulatedCohort) -> int:
+        """Gradients of single samples that the clients of a round took."""
+        per_step, sizes = at.draw.per_step, at.session.task.sizes
+        whole = self.steps == list(range(len(per_step)))
+        spent = int(per_step.sum() if whole else per_step[self.steps].sum())
+        if self.passes or self.large:
+            own = sizes[at.ids]
+            spent += self.passes * int(own.sum())
+            spent += sum(int(np.minimum(own, size).sum()) for size in self.large)
+        return spent
+
 
 class _Mail(Mail):
     """Mail whose remainders are inputs of the recording."""
@@ -169,7 +180,10 @@ class Take:
         self.algorithm, self.inputs, self.even_weights = algorithm, inputs, even_weights
         self.measure_drift = inputs.session.measure_drift
         self.why = ""
+        self.once = False
+        """Whether the round will not come again: then it is neither compiled nor recorded."""
         self.played = 0
+        self._sorted: tuple[dict[str, Tensor], ...] = ({}, {}, {}, {})
         self.run: Callable[[], None] = self.perform
         self.replay: Callable[[], None] | None = None
         self.out: dict[str, Tensor] = {}
@@ -213,6 +227,14 @@ class Take:
 
         return play
 
+    def _compile(self) -> None:
+        session = self.inputs.session
+        try:
+            self.run = self.compiled()
+        except Exception as error:  # a compiler has many ways to fail
+            session.compiles = False
+            session.remark = f"not compiled: {str(error).strip().splitlines()[0]}"
+
     def asked(self, what: str) -> int:
         """How often a program asked for this kind of input before."""
         place = self._asked.get(what, 0)
@@ -253,12 +275,15 @@ class Take:
     def _settled(self, record: Callable[..., Callable[[], None]], after: int) -> bool:
         """Find out what the round reads, compile and record it when it is time; whether the round is
         still to be run. What it draws from torch's generator is drawn once."""
+        if self.once:
+            self.perform()
+            return False
         drawn = _Generator(self.inputs.session.task.device)
         first, self.played = self.played == 0, self.played + 1
         if first:
             self.perform()
             if self.inputs.session.compiles and not self.why:
-                self.run = self.compiled()
+                self._compile()
         if not self.why and self.played > after:
             try:
                 self.replay = record(self.run)
@@ -272,27 +297,26 @@ class Take:
     def leave(self, at: SimulatedCohort) -> State:
         """Write down what the round did, and give the server's next state."""
         session, count, out = at.session, len(at.ids), self.out
-        per_step, sizes = at.draw.count.sum(0), session.task.sizes[at.ids]
         for place, noted in enumerate(self.exchanges):
-            up = np.zeros(count, np.int64)
-            if isinstance(noted.exact, int):
-                up += noted.exact
-            else:
+            up = noted.exact if isinstance(noted.exact, int) else 0
+            if noted.exact is not up:
                 entry = len(session.ledger.exchanges)
                 session.owe(entry, at.answers, out[f"exact/{place}"].clone())
             if f"walked/{place}" in out:
                 session.walks.add(out[f"walked/{place}"], count)
-            spent = int(per_step[noted.steps].sum()) + noted.passes * int(sizes.sum())
-            spent += sum(int(np.minimum(sizes, size).sum()) for size in noted.large)
-            session.counters.gradients += spent
+            session.counters.gradients += noted.spent(at)
             moved = out["buffers"] if noted.moved else None
             at.enter(noted.down, up, noted.nominal * count, moved)
         if session.buffers.numel():
             session.buffers = session.buffers.clone()
+        if self._sorted[0] is not out:
+            self._sorted = out, *(_under(out, head) for head in ("after/", "kept/", "held/"))
+        _, after, kept, held = self._sorted
         if self.kept is not None:
-            session.keep(at.ids, self.kept.filled(_under(out, "kept/")))
-        session.residuals.write(at.ids, _under(out, "held/"))
-        return self.after.filled({n: t.clone() for n, t in _under(out, "after/").items()})
+            session.keep(at.ids, self.kept.filled(kept))
+        if held:
+            session.residuals.write(at.ids, held)
+        return self.after.filled({name: t.clone() for name, t in after.items()})
 
 
 class _Generator:

@@ -18,6 +18,7 @@ from fairlead.tensorfile import Pieces
 
 M = TypeVar("M", bound=Memory)
 
+NOBODY = np.empty(0, np.int64), np.empty(0, np.int64)
 PART = 1 << 26
 """Bytes of rows that are saved or taken back at a time."""
 
@@ -45,6 +46,7 @@ class ClientStore(Generic[M]):
         self.row = sum(v.numel() * v.element_size() for v in fields.values())
         self._slot = np.full(clients, -1, dtype=np.int64)
         self._used = 0
+        self._last = NOBODY  # whose rows were asked for, and where they are
         self._free: list[int] = []
         far = {"host": Host, "disk": Disk}.get(tier)
         self._rows: Near | Far = Near(fields, clients) if far is None else Far(fields, far)
@@ -64,6 +66,8 @@ class ClientStore(Generic[M]):
         return torch.from_numpy(self._places(ids)).to(self._rows.device, non_blocking=True)
 
     def _places(self, ids: Ids) -> Ids:
+        if self._last[0] is ids:  # a round reads and writes the same rows
+            return self._last[1]
         new = ids[self._slot[ids] < 0]
         if len(new):
             again = [self._free.pop() for _ in range(min(len(new), len(self._free)))]
@@ -71,7 +75,8 @@ class ClientStore(Generic[M]):
             places = np.concatenate([np.array(again, np.int64), np.arange(first, self._used)])
             self._slot[new] = places
             self._rows.begin(places)
-        return self._slot[ids]
+        self._last = ids, self._slot[ids]
+        return self._last[1]
 
     def prefetch(self, ids: Ids) -> None:
         """Start to bring the rows of clients that will be read next. It makes no rows, and what is
@@ -81,6 +86,10 @@ class ClientStore(Generic[M]):
     def read(self, ids: Ids) -> M:
         """The rows of these clients, as one record with a leading client axis."""
         return type(self.start)(**self._rows.get(ids, self._places(ids)))
+
+    def read_into(self, ids: Ids, into: Rows) -> None:
+        """Put the rows of these clients into tensors, field by field."""
+        self._rows.bring(ids, self._places(ids), into)
 
     def write(self, ids: Ids, memory: M) -> None:
         """Keep new rows for these clients."""
@@ -127,6 +136,7 @@ class ClientStore(Generic[M]):
         self._rows.drop(held)
         self._free += self._slot[held].tolist()
         self._slot[held] = -1
+        self._last = NOBODY
 
     def one(self, client: int) -> M:
         """One client's own vectors, copied from its (existing) row."""
@@ -189,6 +199,15 @@ class Near:
             return {name: t[index].clone() for name, t in self._table.items()}
         return {name: t.index_select(0, index) for name, t in self._table.items()}
 
+    def bring(self, ids: Ids, slots: Ids, into: Rows) -> None:
+        """Rows, copied into tensors."""
+        index = self._index(slots)
+        for name, t in self._table.items():
+            if isinstance(index, slice):
+                into[name].copy_(t[index])
+            else:
+                torch.index_select(t, 0, index, out=into[name])
+
     def put(self, ids: Ids, slots: Ids, rows: Rows) -> None:
         """Keep rows."""
         index = self._index(slots)
@@ -203,9 +222,9 @@ class Near:
         if len(slots) == 1:  # needs nothing of the device
             return slice(int(slots[0]), int(slots[0]) + 1)
         known, there = self._last
-        if not np.array_equal(known, slots):  # a round reads and writes the same rows
+        if known is not slots and not np.array_equal(known, slots):
             there = torch.from_numpy(slots).to(self.device, non_blocking=True)
-            self._last = slots, there
+        self._last = slots, there
         return there
 
     def drop(self, ids: Ids) -> None:
