@@ -125,6 +125,25 @@ def test_rows_written_after_a_prefetch_are_the_fresh_ones(tier: Any) -> None:
 
 
 @pytest.mark.parametrize("tier", TIERS)
+def test_lent_rows_are_those_of_the_clients_whatever_the_table_becomes(tier: Any) -> None:
+    store, everyone, others = ClientStore(9, start(), tier), np.arange(4), np.arange(4, 9)
+    lent = store.lend(everyone)
+    for number in range(1, 4):
+        rows = some(4, number)
+        store.write(everyone, rows)
+        store.read_into(everyone, lent)
+        assert torch.equal(lent["c"], rows.c)
+        assert torch.equal(lent["v"], rows.v)
+        store.read(others[: 2 * number])  # the table grows
+    few = np.array([2, 0])
+    store.read_into(few, into := store.lend(few))
+    assert torch.equal(into["c"], rows.c[[2, 0]])
+    into["c"].zero_()
+    assert torch.equal(store.read(everyone).c, rows.c)
+    store.settle()
+
+
+@pytest.mark.parametrize("tier", TIERS)
 def test_nobody_can_be_asked_for(tier: Any) -> None:
     store, nobody = ClientStore(9, start(), tier), np.empty(0, np.int64)
     store.prefetch(nobody)

@@ -205,7 +205,7 @@ def _warm_up(c: Contestant, work: dict[str, Any], seconds: float) -> int:
     if work["rounds"]:  # a whole run is a turn
         return work["rounds"]
     rounds = min(MOST, max(LEAST, round(seconds / taken)))
-    if rounds > LEAST:
+    if rounds > LEAST and c.more.get("device") != "cuda":
         c.turn(work, rounds)
     return rounds
 

@@ -153,7 +153,7 @@ class Inputs:
         if session.buffers.numel() or begins:
             coming["buffers"] = session.buffers
         if store is not None and begins:
-            self._rows = {name: v.clone() for name, v in store.read(at.ids).tensors().items()}
+            self._rows = store.lend(at.ids)
             self.tensors.update({f"memory/{name}": v for name, v in self._rows.items()})
         elif store is not None:
             store.read_into(at.ids, self._rows)

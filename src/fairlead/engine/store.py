@@ -18,6 +18,7 @@ from fairlead.tensorfile import Pieces
 
 M = TypeVar("M", bound=Memory)
 
+WHOLE = slice(None)
 NOBODY = np.empty(0, np.int64), np.empty(0, np.int64)
 PART = 1 << 26
 """Bytes of rows that are saved or taken back at a time."""
@@ -86,6 +87,11 @@ class ClientStore(Generic[M]):
     def read(self, ids: Ids) -> M:
         """The rows of these clients, as one record with a leading client axis."""
         return type(self.start)(**self._rows.get(ids, self._places(ids)))
+
+    def lend(self, ids: Ids) -> Rows:
+        """Tensors for `read_into` with the rows of these clients: the table's own where it holds just
+        these on the device, else copies."""
+        return self._rows.lend(ids, self._places(ids))
 
     def read_into(self, ids: Ids, into: Rows) -> None:
         """Put the rows of these clients into tensors, field by field."""
@@ -162,8 +168,11 @@ class Near:
         self.start, self._most = start, clients
         self.device = next(iter(start.values())).device
         self._table = {name: v.new_empty((0, *v.shape)) for name, v in start.items()}
+        self._forget()
+
+    def _forget(self) -> None:
         nobody = torch.empty(0, dtype=torch.int64, device=self.device)
-        self._last: tuple[Ids, Tensor] = nobody.cpu().numpy(), nobody
+        self._last: tuple[Ids, Tensor | slice] = NOBODY[0], nobody
 
     @property
     def nbytes(self) -> int:
@@ -188,6 +197,7 @@ class Near:
             larger = rows.new_empty((room, *rows.shape[1:]))
             larger[:held] = rows
             self._table[name] = larger
+        self._forget()  # what was the whole table is it no more
 
     def ahead(self, ids: Ids, slots: Ids) -> None:
         """They are where they are needed."""
@@ -199,14 +209,18 @@ class Near:
             return {name: t[index].clone() for name, t in self._table.items()}
         return {name: t.index_select(0, index) for name, t in self._table.items()}
 
+    def lend(self, ids: Ids, slots: Ids) -> Rows:
+        """The table, if these are all of its rows, or copies."""
+        return dict(self._table) if self._index(slots) == WHOLE else self.get(ids, slots)
+
     def bring(self, ids: Ids, slots: Ids, into: Rows) -> None:
         """Rows, copied into tensors."""
         index = self._index(slots)
         for name, t in self._table.items():
-            if isinstance(index, slice):
-                into[name].copy_(t[index])
-            else:
+            if not isinstance(index, slice):
                 torch.index_select(t, 0, index, out=into[name])
+            elif into[name] is not t:
+                into[name].copy_(t[index])
 
     def put(self, ids: Ids, slots: Ids, rows: Rows) -> None:
         """Keep rows."""
@@ -223,7 +237,11 @@ class Near:
             return slice(int(slots[0]), int(slots[0]) + 1)
         known, there = self._last
         if known is not slots and not np.array_equal(known, slots):
-            there = torch.from_numpy(slots).to(self.device, non_blocking=True)
+            held = len(next(iter(self._table.values())))
+            if np.array_equal(slots, np.arange(held)):
+                there = WHOLE
+            else:
+                there = torch.from_numpy(slots).to(self.device, non_blocking=True)
         self._last = slots, there
         return there
 
