@@ -100,13 +100,27 @@ TRACED = [
 def test_rounds_are_compiled_whole(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":  # what is compiled is looked at, not the compiler
         monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    elif name not in TRACED[:2]:
+    elif name != TRACED[0]:
         pytest.skip("compiling takes long")
     engine = fl.Simulate("vmap", capture=True, compile=True)
     few = {**RAGGED, "steps": [1, 3, 2, 2, 1]}
     run = fl.train(shared(device), METHODS[name], engine=engine, **few)
-    assert run.session.compiles
+    assert run.session.compiles, run.engine
     _same(run, fl.train(shared(), METHODS[name], engine="debug", **few))
+
+
+def test_kernels_are_tried_where_that_is_asked_for(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda module, **how: told.append(how) or module)
+    for compile in (True, "tuned"):
+        engine = fl.Simulate("vmap", capture=True, compile=compile)
+        run = fl.train(shared(device), fl.FedAvg(lr=0.1), engine=engine, **PLAIN)
+        assert run.session.compiles
+    assert [how["options"] for how in told] == [None, {"max_autotune_gemm": True}]
+    with pytest.raises(fl.FairleadError, match="no way to compile 'tune': did you mean 'tuned'"):
+        fl.Simulate(compile="tune")
 
 
 def test_a_round_that_cannot_be_compiled_is_run_as_it_is(

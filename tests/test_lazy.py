@@ -11,7 +11,7 @@ from conftest import uneven
 from torch import Tensor
 
 import fairlead as fl
-from fairlead import gradients, lazy, trace
+from fairlead import gradients, lazy, rewrite, trace
 from fairlead.algorithm import Upload
 from fairlead.engine import simulate
 from fairlead.lazy import BLOCK, Product, Vector, settled
@@ -178,10 +178,10 @@ def test_gradients_of_many_weights_are_products(
     last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unfolded: list[int] = []
-    unfold = trace._rows_of
-    monkeypatch.setattr(trace, "_rows_of", lambda *given: unfolded.append(1) or unfold(*given))
+    unfold = rewrite._rows_of
+    monkeypatch.setattr(rewrite, "_rows_of", lambda *given: unfolded.append(1) or unfold(*given))
     for module, constant, value in (
-        (gradients, "WORTH", 1), (trace, "SHORT", 4), (trace, "MANY_WEIGHTS", 1),
+        (gradients, "WORTH", 1), (trace, "SHORT", 4), (rewrite, "MANY_WEIGHTS", 1),
         (simulate, "TRACE_SMALL_AFTER", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, constant, value)
@@ -204,6 +204,63 @@ def test_gradients_of_many_weights_are_products(
     runs = [fl.train(t, fl.Scaffold(lr=0.1), engine=LOOP, **work) for t in (recorded, plain)]
     assert len(unfolded) == 6
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("side", [(2, 2), (8, 6), (28, 28)])
+def test_halved_images_are_torchs_pooling(side: tuple[int, int], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for values in (
+        torch.randn(5, 3, *side),
+        torch.randint(3, (5, 3, *side)),
+        torch.zeros(5, 3, *side),
+    ):
+        x = values.to(dtype)  # many of them are equal
+        y, places = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+        found = rewrite.halved(x)
+        assert torch.equal(found[0], y)
+        assert torch.equal(found[1], places)
+
+
+@pytest.mark.parametrize(
+    ("pool", "rewritten"),
+    [
+        (torch.nn.MaxPool2d(2), True), (torch.nn.MaxPool2d(2, 1), False),
+        (torch.nn.MaxPool2d(3), False), (torch.nn.MaxPool2d(2, padding=1), False),
+    ],
+)  # fmt: skip
+def test_pooling_is_rewritten_where_it_is_halving(
+    pool: torch.nn.Module, rewritten: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halved: list[int] = []
+    halve = rewrite.halved
+    monkeypatch.setattr(rewrite, "halved", lambda x: halved.append(1) or halve(x))
+    monkeypatch.setattr(simulate, "TRACE_SMALL_AFTER", 1)
+
+    def task() -> fl.Task:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(), pool, torch.nn.Flatten(),
+            torch.nn.LazyLinear(3),
+        )  # fmt: skip
+        x = torch.randint(4, (30, 1, 6, 6)).double()
+        model.double()(x)
+        return fl.Task(
+            model,
+            "cross_entropy",
+            (x, torch.arange(30) % 3),
+            [range(15), range(15, 30)],
+            dtype=x.dtype,
+        )
+
+    for engine in (LOOP, fl.Simulate("vmap")):
+        recorded, plain = task(), task()
+        plain.recordable = False
+        work: dict[str, Any] = {"rounds": 3, "steps": 4, "batch_size": 5, "engine": engine}
+        runs = [fl.train(t, fl.Scaffold(lr=0.1), **work) for t in (recorded, plain)]
+        assert recorded.recordings > 0
+        torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-12)
+    assert bool(halved) == rewritten
 
 
 def test_threads_use_what_the_first_clients_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ itself), that always give the same, or that give back their input are taken out.
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,9 +20,9 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairlead.lazy import SHORT
+from fairlead.rewrite import for_a_cpu
 
 TRACE_AFTER = 4  # calls of one shape before it is recorded
-MANY_WEIGHTS = 1 << 21  # of a convolution
 TRACE_SMALL_AFTER = 50  # where recording costs about as much as so many calls
 
 
@@ -57,8 +56,7 @@ def traced(
         return run  # a recording would draw the same again
     graph: Any = simplified(recorded, example)
     if all(t is not None and t.device.type == "cpu" for t in example):
-        turn_products(graph)
-        unfold_weights(graph)
+        for_a_cpu(graph)
     if products:
         leave_products(graph)
     graph = torch.compile(graph, dynamic=False) if compiled else graph.forward
@@ -71,14 +69,18 @@ def traced(
     return replay
 
 
-def compiled(run: Callable[..., list[Tensor]], example: list[Tensor]) -> Callable[..., Any]:
-    """A function of tensors, recorded and compiled; one that draws random numbers stays as it is."""
+def compiled(
+    run: Callable[..., list[Tensor]], example: list[Tensor], tuned: bool = False
+) -> Callable[..., Any]:
+    """A function of tensors, recorded and compiled; one that draws random numbers stays as it is. tuned:
+    kernels for every matrix product are tried."""
     recorded = make_fx(run)(*example)
     if any(_draws(node) for node in recorded.graph.nodes):
         return run
     recorded.graph.eliminate_dead_code()
     recorded.recompile()
-    made = torch.compile(recorded, dynamic=False)
+    options: Any = {"max_autotune_gemm": True} if tuned else None
+    made = torch.compile(recorded, dynamic=False, options=options)
     with warnings.catch_warnings():  # what the compiler finds is for those who write compilers
         warnings.simplefilter("ignore")
         made(*example)
@@ -109,68 +111,6 @@ def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
-
-
-def turn_products(module: GraphModule) -> None:
-    """Compute x·Wᵀ + b as (W·xᵀ + b)ᵀ where the result is narrow and no multiple of 16 wide: a CPU's kernels
-    then lose less at its edge."""
-    graph = module.graph
-    for node in list(graph.nodes):
-        if node.target is not _aten.addmm.default or node.kwargs:
-            continue
-        bias, x, turned = cast(tuple[Any, Any, Any], node.args)
-        width = turned.args[0].meta["tensor_meta"].shape[0] if _is_turned(turned) else 0
-        if width % 16 == 0 or not 16 <= width < 128:
-            continue
-        with graph.inserting_before(node):
-            column = graph.call_function(_aten.unsqueeze.default, (bias, 1))
-            across = graph.call_function(_aten.t.default, (x,))
-            product = graph.call_function(_aten.addmm.default, (column, turned.args[0], across))
-            node.replace_all_uses_with(graph.call_function(_aten.t.default, (product,)))
-    graph.eliminate_dead_code()
-    module.recompile()
-
-
-def unfold_weights(module: GraphModule) -> None:
-    """Compute the gradient of a convolution's weights, where these are many, as a product with the unfolded
-    images: a CPU's convolutions spend much on laying such weights out."""
-    graph = module.graph
-    for node in list(graph.nodes):
-        if node.target is not _aten.convolution_backward.default:
-            continue
-        g, x, w, _, stride, padding, dilation, turned, _, groups, (inputs, weights, bias) = cast(
-            tuple[Any, ...], node.args
-        )
-        shape = w.meta["tensor_meta"].shape if "tensor_meta" in w.meta else torch.Size()
-        known = len(shape) == 4 and groups == 1 and weights and not turned
-        if not known or shape.numel() < MANY_WEIGHTS:
-            continue
-        with graph.inserting_before(node):
-            images = graph.call_function(
-                _aten.im2col.default, (x, list(shape[2:]), dilation, padding, stride)
-            )
-            columns = _rows_of(graph, images, [1, 0, 2], shape[1:].numel())
-            rows = _rows_of(graph, g, [1, 0, 2, 3], shape[0])
-            across = graph.call_function(_aten.t.default, (columns,))
-            product = graph.call_function(_aten.mm.default, (rows, across))
-            found = {1: graph.call_function(_aten.view.default, (product, list(shape)))}
-            if bias:
-                found[2] = graph.call_function(_aten.sum.dim_IntList, (g, [0, 2, 3]))
-            if inputs:
-                mask = [True, False, False]
-                rest = graph.call_function(node.target, (*node.args[:-1], mask))
-                found[0] = graph.call_function(operator.getitem, (rest, 0))
-        for user in list(node.users):
-            new = found[user.args[1]]
-            new.meta = user.meta
-            user.replace_all_uses_with(new)
-    graph.eliminate_dead_code()
-    module.recompile()
-
-
-def _rows_of(graph: Any, node: Any, order: list[int], rows: int) -> Node:
-    turned = graph.call_function(_aten.permute.default, (node, order))
-    return graph.call_function(_aten.reshape.default, (turned, [rows, -1]))
 
 
 def leave_products(module: GraphModule) -> None:
@@ -218,11 +158,6 @@ def _is_view(node: Any, of: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     view = schema is None or any(a.alias_info is not None for a in schema.arguments)
     return view and any(_is_view(n, of) for n in node.all_input_nodes)
-
-
-def _is_turned(node: Any) -> bool:
-    known = isinstance(node, Node) and node.target is _aten.t.default
-    return known and "tensor_meta" in cast(Any, node.args[0]).meta
 
 
 def _draws(node: Node) -> bool:

@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--engine", default="auto", help="auto, vmap, loop or distributed")
     parser.add_argument("--precision", default="float32", help="float32, tf32 or bfloat16")
     parser.add_argument("--compile", action="store_true", help="let torch.compile make the rounds")
+    parser.add_argument("--tuned", action="store_true", help="and try kernels for each product")
     parser.add_argument("--scaling", action="store_true", help="the scaling curves, too or alone")
     parser.add_argument("--rounds", type=int, default=None, help="of a whole run")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn is")
@@ -27,7 +28,7 @@ def main() -> None:
     try:
         report = bench(
             given.workloads, device=given.device, peers=given.peers, repeats=given.repeats,
-            engine=given.engine, precision=given.precision, compile=given.compile,
+            engine=given.engine, precision=given.precision, compile="tuned" if given.tuned else given.compile,
             curves=given.scaling, rounds=given.rounds, seconds=given.seconds,
             say=lambda text: print(text, file=sys.stderr, flush=True),
             each=lambda report: write(report, given.out),

@@ -33,8 +33,10 @@ def begin(work: Work) -> Runner:
 
     def run(rounds: int) -> list[float]:
         begin = time.perf_counter()
-        # the first rounds record and capture: a round is what it takes after them
+        # the first rounds record and capture: a round is what it takes after them. On a device they are
+        # as many, since an evaluation, which has the clock read, makes rounds wait
         first = 0 if workload.test or work.get("exact") else SETTLING
+        first = max(first, rounds) if first and work["device"] == "cuda" else first
         done = fl.train(
             task, method, rounds=rounds + first, cohort=None if everyone else workload.clients,
             eval_every=workload.eval_every or first or rounds, objective=False, engine=engine,

@@ -28,7 +28,7 @@ def bench(
     repeats: int = 5,
     engine: str = "auto",
     precision: str = "float32",
-    compile: bool = False,
+    compile: bool | str = False,
     curves: bool = False,
     rounds: int | None = None,
     seconds: float = 1.0,

@@ -32,6 +32,9 @@ def bench_command(
     compile: Annotated[
         bool, typer.Option("--compile", help="let torch.compile make the rounds")
     ] = False,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="and try kernels for each product")
+    ] = False,
     scaling: Annotated[
         bool, typer.Option("--scaling", help="the scaling curves, too or alone")
     ] = False,
@@ -54,8 +57,8 @@ def bench_command(
 
             report = bench(
                 workloads or (), device=device, peers=peers, repeats=repeats, engine=engine,
-                precision=precision, compile=compile, curves=scaling, rounds=rounds, seconds=seconds, say=say,
-                each=lambda report: write(report, folder),
+                precision=precision, compile="tuned" if tuned else compile, curves=scaling, rounds=rounds,
+                seconds=seconds, say=say, each=lambda report: write(report, folder),
             )  # fmt: skip
         out.print(markdown(report), highlight=False, soft_wrap=True)
         out.print(f"written: {folder}/{', '.join(write(report, folder))}", highlight=False)

@@ -43,11 +43,11 @@ def choose_form(session: Session, ids: NDArray[np.int64], draw: Draw) -> tuple[F
         return None
     half = setting.precision == "bfloat16"
     plain = forms_of(task, half)
-    compiles = setting.compile is True and task.recordable
+    asked = setting.compile in (True, "tuned")
     if is_small(task, len(ids), draw) or task.device.type != "cuda":
         plain = plain[:1]
     if task.device.type != "cuda":
-        return Form("vmap", half, setting.compile is True), ""
+        return Form("vmap", half, asked), ""
     key = f"form {key_of(session, draw)} {setting.precision}"
     found = remembered(key, lambda: _measured(session, ids, draw, plain))
     # what is best as it is is also compiled, but streams are not
@@ -62,7 +62,7 @@ def choose_form(session: Session, ids: NDArray[np.int64], draw: Draw) -> tuple[F
         return None
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in found.items())
     why = f"measured for one gradient of the cohort: {shown}"
-    if compiles:
+    if asked and task.recordable:
         return made, f"{made}, as asked for; {why}"
     known = {str(form): form for form in (*plain, made)}
     return known[best], f"{best}: {why}"

@@ -6,6 +6,7 @@ clients' ids, batches, memories, step sizes and weights, and the round's number 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -219,7 +220,8 @@ class Take:
                 given.tensors = tensors
             return list(self.out.values())
 
-        made = compiled(run, list(tensors.values()))
+        tuned = given.session.setting.compile == "tuned"
+        made = compiled(run, list(tensors.values()), tuned)
         left = list(self.out)
 
         def play() -> None:
@@ -233,7 +235,9 @@ class Take:
             self.run = self.compiled()
         except Exception as error:  # a compiler has many ways to fail
             session.compiles = False
-            session.remark = f"not compiled: {str(error).strip().splitlines()[0]}"
+            lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+            named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+            session.remark = f"not compiled: {(named[-1:] or lines)[0][:200]}"
 
     def asked(self, what: str) -> int:
         """How often a program asked for this kind of input before."""

@@ -44,6 +44,7 @@ from fairlead.trace import TRACE_AFTER, TRACE_SMALL_AFTER
 Weighting = str | Sequence[float]
 Mode = Literal["auto", "vmap", "loop", "debug"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+Compile = Literal["auto", "tuned", True, False]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Simulate:
     capture: record whole rounds as CUDA graphs; on a GPU by default, where the method allows it.
     precision: of local gradients: "float32" (that is, the task's own), "tf32" for the matrix units of
         GPUs, or "bfloat16". Models, control variates and sums stay in the task's own in any case.
-    compile: whether `torch.compile` makes the gradients; "auto" where the run is long enough for it.
+    compile: whether `torch.compile` makes the rounds; "auto" where the run is long enough, "tuned" tries kernels too.
     memories: where clients' memories lie: on the "device", in the "host"'s memory or on "disk"; "auto"
         takes the first that has room for them.
     """
@@ -66,16 +67,16 @@ class Simulate:
     threads: int | None = None
     capture: bool | None = None
     precision: Precision = "float32"
-    compile: bool | Literal["auto"] = "auto"
+    compile: Compile = "auto"
     memories: Memories = "auto"
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise unknown("engine", self.mode, get_args(Mode))
-        if self.precision not in get_args(Precision):
-            raise unknown("precision", self.precision, get_args(Precision))
-        if self.memories not in get_args(Memories):
-            raise unknown("place for memories", self.memories, get_args(Memories))
+        for kind, given, known in (
+            ("engine", self.mode, Mode), ("precision", self.precision, Precision),
+            ("place for memories", self.memories, Memories), ("way to compile", self.compile, Compile),
+        ):  # fmt: skip
+            if given not in get_args(known):
+                raise unknown(kind, str(given), map(str, get_args(known)))
 
     def open(
         self,
@@ -139,8 +140,7 @@ class Session:
         if setting.mode != "debug" and task.device.type == "cpu" and not task.draws_masks:
             self.threads = setting.threads or torch.get_num_threads()
         self._owed: list[tuple[int, Ids, Tensor]] = []
-        self.measure_drift = False
-        self.walks = Walks(task.layers)
+        self.measure_drift, self.walks = False, Walks(task.layers)
         self._pool: ThreadPoolExecutor | None = None
         self._twins: dict[int, Task] = {}
         self.graphs: graphs.Graphs | None = None
@@ -307,8 +307,7 @@ class Session:
             some = draw
             if not np.array_equal(part, np.arange(len(ids))):
                 some = Draw(draw.index[torch.from_numpy(part)], draw.count[part])
-            last = int(some.steps.max())
-            some = Draw(some.index[:, :last], some.count[:, :last])
+            some = Draw(some.index[:, : some.longest], some.count[:, : some.longest])
             memory = None if self.store is None else self.store.read(ids[part])
             mail = self.mail(round, exchange)
             client = Stacked(self.work(round), ids[part], some, memory, mail)
