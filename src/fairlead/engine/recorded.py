@@ -302,8 +302,10 @@ class Take:
         """Write down what the round did, and give the server's next state."""
         session, count, out = at.session, len(at.ids), self.out
         for place, noted in enumerate(self.exchanges):
-            up = noted.exact if isinstance(noted.exact, int) else 0
-            if noted.exact is not up:
+            up = 0
+            if isinstance(noted.exact, int):
+                up = noted.exact
+            else:
                 entry = len(session.ledger.exchanges)
                 session.owe(entry, at.answers, out[f"exact/{place}"].clone())
             if f"walked/{place}" in out:

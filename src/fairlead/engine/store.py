@@ -211,7 +211,7 @@ class Near:
 
     def lend(self, ids: Ids, slots: Ids) -> Rows:
         """The table, if these are all of its rows, or copies."""
-        return dict(self._table) if self._index(slots) == WHOLE else self.get(ids, slots)
+        return dict(self._table) if self._index(slots) is WHOLE else self.get(ids, slots)
 
     def bring(self, ids: Ids, slots: Ids, into: Rows) -> None:
         """Rows, copied into tensors."""
