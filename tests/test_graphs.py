@@ -100,12 +100,14 @@ TRACED = [
 def test_rounds_are_compiled_whole(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":  # what is compiled is looked at, not the compiler
         monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    elif name != TRACED[0]:
+    elif name not in TRACED[:2]:
         pytest.skip("compiling takes long")
     engine = fl.Simulate("vmap", capture=True, compile=True)
     few = {**RAGGED, "steps": [1, 3, 2, 2, 1]}
     run = fl.train(shared(device), METHODS[name], engine=engine, **few)
-    assert run.session.compiles, run.engine
+    # on a GPU torch 2.11's compiler fails on QSGD's noise: then the run says so, and goes on as it is
+    fails = device != "cpu" and name == "scaffold-qsgd" and "not compiled" in run.engine
+    assert run.session.compiles or fails, run.engine
     _same(run, fl.train(shared(), METHODS[name], engine="debug", **few))
 
 

@@ -34,8 +34,7 @@ def padded_size(task: Task, ids: Ids) -> int:
     if task.split.even:
         return int(task.sizes[0])
     largest = int(task.sizes[ids].max())
-    alike = task.mixes_samples or task.split.even
-    return largest if alike else rung(largest)
+    return largest if task.mixes_samples else rung(largest)
 
 
 def padded(draw: Draw) -> Draw:
