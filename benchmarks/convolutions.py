@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead import models
-from fairlead.batched import batched, norm
-from fairlead.batched import triton_conv as kernels
-from fairlead.batched.tiles import Tile, conv_tile, power_of_2, weight_tile
-from fairlead.layout import Layout
+from fairlead.task import models
+from fairlead.gradients.stacked import batched, norm
+from fairlead.gradients.stacked import triton_conv as kernels
+from fairlead.gradients.stacked.tiles import Tile, conv_tile, power_of_2, weight_tile
+from fairlead.task.layout import Layout
 
 WORK = {  # the model, an image, clients, batch
     "resnet8": (models.resnet8(), (3, 32, 32), 10, 256),

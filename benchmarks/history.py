@@ -20,7 +20,7 @@ import numpy as np
 from many import workload
 
 import fairlead as fl
-from fairlead.history_file import HistoryFile, read_history
+from fairlead.run.history_file import HistoryFile, read_history
 
 ROWS, COLUMNS = 10_000, 20
 

@@ -26,7 +26,7 @@ import time
 
 import numpy as np
 
-from fairlead.engine.cost import Network, round_cost
+from fairlead.engine.processes.cost import Network, round_cost
 
 MTU = 9000
 NAME = "fairlead"
@@ -96,7 +96,7 @@ import json, sys, time
 import numpy as np, torch, fairlead as fl
 dim, cohort, rounds = json.loads(sys.argv[1])
 if not dim:  # small all-reduces alone
-    from fairlead.engine.ranks import TorchRanks
+    from fairlead.engine.processes.ranks import TorchRanks
     ranks = TorchRanks(torch.device("cpu"), None, 60)
     for k in range(rounds + 20):
         begin = time.perf_counter() if k == 20 else begin if k else 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead import splits
+from fairlead.data import splits
 
 SETTINGS: list[tuple[str, dict[str, float]]] = [
     ("iid", {}),

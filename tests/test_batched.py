@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead import models
-from fairlead.batched import batched
-from fairlead.batched.conv import conv2d_each, uses_triton
-from fairlead.batched.norm import group_norm_each
-from fairlead.layout import Layout
+from fairlead.task import models
+from fairlead.gradients.stacked import batched
+from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
+from fairlead.gradients.stacked.norm import group_norm_each
+from fairlead.task.layout import Layout
 
 TRITON = find_spec("triton") is not None
 NUMPY = tuple(map(int, np.__version__.split(".")[:2]))

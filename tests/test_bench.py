@@ -16,12 +16,12 @@ import torch
 from typer.testing import CliRunner
 
 import fairlead as fl
-from fairlead.bench import bare, figure, ours, run, table, write
-from fairlead.bench.machine import FAR, Machine
-from fairlead.bench.peers import PEERS, Peer, contestants, environment, plain
-from fairlead.bench.scaling import CURVES, network
-from fairlead.bench.turns import Contestant, Times, own, take_turns
-from fairlead.bench.workloads import WORKLOADS, Workload, chosen
+from bench import bare, figure, ours, run, table, write
+from bench.machine import FAR, Machine
+from bench.peers import PEERS, Peer, contestants, environment, plain
+from bench.scaling import CURVES, network
+from bench.turns import Contestant, Times, own, take_turns
+from bench.workloads import WORKLOADS, Workload, chosen
 from fairlead.cli import app
 
 TINY = Workload("T", "tiny", "mlp", (4, 3, 2), (4,), 2, 4, 3, 5, lr=0.1)
@@ -102,7 +102,7 @@ def test_the_floor_is_the_larger_of_arithmetic_and_bytes() -> None:
 
 
 def test_the_machine_is_told_without_its_name(monkeypatch) -> None:
-    monkeypatch.setattr("fairlead.bench.machine._best", lambda run, device: 0.5)
+    monkeypatch.setattr("bench.machine._best", lambda run, device: 0.5)
     about = Machine.measured("cpu").about()
     assert about["rate"] == 2 * 2048**3 / 0.5
     assert platform.node() not in json.dumps(about)
@@ -419,8 +419,8 @@ def test_it_runs_without_typer_rich_and_matplotlib(report, tmp_path) -> None:
     code = f"""
 import json, sys
 sys.modules |= dict.fromkeys({NEEDLESS!r})  # importing one of these fails now
-from fairlead.bench import write
-from fairlead.bench.__main__ import main
+from bench import write
+from bench.__main__ import main
 print(write(json.load(open("report.json")), "."))
 sys.argv = ["bench", "W9"]
 main()

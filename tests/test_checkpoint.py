@@ -17,7 +17,7 @@ from conftest import uneven
 from safetensors.torch import load_file
 
 import fairlead as fl
-from fairlead.checkpoint import listed, read
+from fairlead.run.checkpoint import listed, read
 
 WORK = {"cohort": 3, "batch_size": 4, "epochs": 1, "dropout": 0.2}
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
-from fairlead.reproduce import saddle
+from fairlead.study.reproduce import saddle
 
 SMALL = ["--rounds", "3", "--clients", "4"]
 

@@ -24,8 +24,9 @@ from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
-from fairlead.engine import choose, crew, workers
-from fairlead.engine.crew import SLOT, SMALL, Crew
+from fairlead.engine import autotune as choose
+from fairlead.engine.processes import local as crew, workers
+from fairlead.engine.processes.local import SLOT, SMALL, Crew
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forks")
 

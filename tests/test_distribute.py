@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fairlead as fl
-from fairlead.engine.shares import balanced
+from fairlead.engine.processes.shares import balanced
 
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
@@ -173,7 +173,7 @@ def test_sums_in_half_the_bytes(single: Path, tmp_path: Path) -> None:
 LEAVES = """
 import os, fairlead as fl
 from conftest import uneven
-from fairlead.engine.ranks import _leave
+from fairlead.engine.processes.ranks import _leave
 from pathlib import Path
 run = fl.train(uneven(), fl.Scaffold(lr=0.1), engine=fl.Distributed("vmap"), rounds=2, steps=2)
 _leave()

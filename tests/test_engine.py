@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead as fl
-from fairlead.engine import choose
-from fairlead.engine.store import ClientStore
+from fairlead.engine import autotune as choose
+from fairlead.engine.state.store import ClientStore
 
 
 class Kept(fl.Memory):

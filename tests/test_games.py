@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fairlead as fl
-from fairlead.domain import Simplex
-from fairlead.losses import auc
-from fairlead.solve import saddle_point
+from fairlead.task.domain import Simplex
+from fairlead.task.losses import auc
+from fairlead.task.solve import saddle_point
 
 
 def binary(l2: float = 0.05, weighting: str = "uniform", solve: bool = True) -> fl.SaddleTask:

@@ -15,10 +15,10 @@ from conformance import METHODS
 from conftest import shared
 
 import fairlead as fl
-from fairlead.algorithm import Cohort
-from fairlead.algorithms.fedavg import FedAvg
-from fairlead.engine import graphs
-from fairlead.engine.inputs import rung
+from fairlead.core.method import Cohort
+from fairlead.methods.fedavg import FedAvg
+from fairlead.engine import cuda_graph as graphs
+from fairlead.engine.graph_inputs import rung
 
 ROUNDS = {"rounds": 5, "cohort": 3, "batch_size": 4, "epochs": 2, "dropout": 0.25, "seed": 11}
 RAGGED = {**ROUNDS, "epochs": None, "steps": [1, 5, 3, 4, 2], "weighting": "size"}

@@ -11,11 +11,11 @@ from conftest import uneven
 from torch import Tensor
 
 import fairlead as fl
-from fairlead import gradients, lazy, rewrite, trace
-from fairlead.algorithm import Upload
+from fairlead.gradients import capture as trace, cpu_kernels as rewrite, deferred as lazy, task_gradients as gradients
+from fairlead.core.method import Upload
 from fairlead.engine import simulate
-from fairlead.lazy import BLOCK, Product, Vector, settled
-from fairlead.oracle import Form
+from fairlead.gradients.deferred import BLOCK, Product, Vector, settled
+from fairlead.gradients.oracle import Form
 
 LENGTH = 2 * BLOCK + 4321
 LOOP = fl.Simulate("loop", threads=1)

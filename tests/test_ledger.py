@@ -12,7 +12,7 @@ from conftest import uneven
 
 import fairlead as fl
 from fairlead.engine import cohort
-from fairlead.engine.wire import message_bytes
+from fairlead.core.message import message_bytes
 
 COMPRESSORS = [fl.QSGD(2), fl.QSGD(2, wire="elias"), fl.RandK(0.2), fl.BFloat16(), fl.TopK(0.1)]
 RUN = {"rounds": 2, "cohort": [[0, 2, 4], [1, 2, 3]], "dropout": [[2], []], "batch_size": 6}

@@ -12,8 +12,8 @@ from conftest import uneven
 from test_cli import _run
 
 import fairlead as fl
-from fairlead.engine import memory
-from fairlead.engine.memory import Needs, bytes_a_client, clients_that_fit
+from fairlead.engine import resources as memory
+from fairlead.engine.resources import Needs, bytes_a_client, clients_that_fit
 
 GB = 10**9
 

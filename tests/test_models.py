@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import fairlead as fl
-from fairlead import models
+from fairlead.task import models
 
 IMAGES = {"femnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32), "vgg11": (3, 32, 32), "resnet8": (3, 32, 32)}  # fmt: skip
 

@@ -8,7 +8,7 @@ import torch
 from conftest import toy
 
 import fairlead as fl
-from fairlead.solve import minimize
+from fairlead.task.solve import minimize
 
 
 def _gradients(task: fl.Task, x: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import fairlead as fl
 from fairlead.cli import app
 from fairlead.report.gather import gather
-from fairlead.runs import Recorder
+from fairlead.run.folder import Recorder
 
 WORK = {"rounds": 12, "steps": 5, "drift": True}
 

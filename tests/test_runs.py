@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 import fairlead as fl
-from fairlead.history_file import HistoryFile, read_history, read_parts
-from fairlead.runs import FILES, Recorder, belongings
+from fairlead.run.history_file import HistoryFile, read_history, read_parts
+from fairlead.run.folder import FILES, Recorder, belongings
 
 METHOD = fl.Scaffold(lr=0.1)
 
@@ -102,7 +102,7 @@ KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import fairlead as fl
-from fairlead.history_file import HistoryFile, read_history
+from fairlead.run.history_file import HistoryFile, read_history
 
 def killed(work, wait):
     ours, theirs = os.pipe()
@@ -554,7 +554,7 @@ def test_a_folder_where_a_run_never_began_is_still_free(tmp_path) -> None:
 
 def test_two_writers_are_refused(tmp_path, monkeypatch) -> None:
     told = []
-    monkeypatch.setattr("fairlead.runs.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("fairlead.run.folder.time.sleep", lambda seconds: None)
 
     class Second(fl.Callback):
         def row(self, row) -> None:

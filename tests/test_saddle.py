@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import fairlead as fl
-from fairlead.reproduce.saddle import best_curve
+from fairlead.study.reproduce.saddle import best_curve
 
 FAR = {"rounds": 400, "steps": 5, "eval_every": 400}
 

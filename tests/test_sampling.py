@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fairlead as fl
-from fairlead import sampling
-from fairlead.sampling import answered, answered_many, as_sampler
+from fairlead.data import sampling
+from fairlead.data.sampling import answered, answered_many, as_sampler
 
 
 def test_sizes_and_fractions() -> None:

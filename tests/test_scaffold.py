@@ -10,7 +10,7 @@ import torch
 from conftest import TOY_A, TOY_B, toy, uneven
 
 import fairlead as fl
-from fairlead.algorithms.scaffold import Deltas, Kept
+from fairlead.methods.scaffold import Deltas, Kept
 
 TOY_OPTIMUM = (TOY_A * TOY_B).sum() / TOY_A.sum()
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fairlead as fl
-from fairlead import sampling
+from fairlead.data import sampling
 from fairlead.data.splits import Split
 
 MANY = 100_000

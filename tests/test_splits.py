@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 import fairlead as fl
-from fairlead import splits
+from fairlead.data import splits
 from fairlead.data import amounts
 
 LABELS = st.lists(st.integers(0, 6), min_size=24, max_size=200).map(np.array)

@@ -147,7 +147,7 @@ def test_dependencies_flow_downwards() -> None:
     for path in (root / "algorithms").glob("*.py"):
         assert "fairlead.engine" not in path.read_text()
     for path in [*(root / "engine").glob("*.py"), root / "task.py", root / "train.py"]:
-        assert "fairlead.algorithms" not in path.read_text()
+        assert "fairlead.methods" not in path.read_text()
 
 
 def test_resuming_checks_what_it_goes_on_from() -> None:

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 import fairlead as fl
 from fairlead.cli import app
 from fairlead.cli.tuning import read_space
-from fairlead.tuning import GRID, Tuning, search, studies, tune
-from fairlead.tuning.space import Space, searched
-from fairlead.tuning.worth import Aim, Outcome
+from fairlead.study.tuning import GRID, Tuning, search, studies, tune
+from fairlead.study.tuning.space import Space, searched
+from fairlead.study.tuning.objective import Aim, Outcome
 
 GOAL = {"distance": 0.1}
 LIST = [1.0, 0.3, 0.1, 0.03]
@@ -266,7 +266,7 @@ SCRIPT = """
 import os, signal, time
 from pathlib import Path
 import fairlead as fl
-from fairlead.tuning import search, tune
+from fairlead.study.tuning import search, tune
 
 here, inner, calls = Path({folder!r}), search.train, 0
 

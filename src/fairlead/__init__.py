@@ -7,8 +7,8 @@
 True
 """
 
-from fairlead import losses, models, problems, runs, schedules, tasks, track
-from fairlead.algorithm import (
+from fairlead import schedules, track
+from fairlead.core.method import (
     Algorithm,
     Client,
     Cohort,
@@ -19,7 +19,7 @@ from fairlead.algorithm import (
     Step,
     Upload,
 )
-from fairlead.algorithms import (
+from fairlead.methods import (
     METHODS,
     PRESETS,
     Catalyst,
@@ -47,27 +47,30 @@ from fairlead.algorithms import (
     ScaffoldM,
     ScaffoldS,
 )
-from fairlead.callbacks import Callback
-from fairlead.checkpoint import Checkpoints
-from fairlead.citations import cite
-from fairlead.compare import Comparison, compare
+from fairlead.run.callbacks import Callback
+from fairlead.run.checkpoint import Checkpoints
+from fairlead.methods.citations import cite
+from fairlead.study.compare import Comparison, compare
 from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
 from fairlead.data import features, sources, splits
 from fairlead.data.batches import Batches, Geometric
 from fairlead.data.images import Images
-from fairlead.engine.distribute import Distributed
+from fairlead.engine.processes.distribute import Distributed
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
-from fairlead.history import History
-from fairlead.losses import Whole
-from fairlead.many import train_many
-from fairlead.needs import needs
-from fairlead.saddle import SaddleTask
-from fairlead.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
-from fairlead.solve import minimize, saddle_point
-from fairlead.task import Task
-from fairlead.train import Run, train
-from fairlead.tuning import Tuning, tune
+from fairlead.run.history import History
+from fairlead.task.losses import Whole
+from fairlead.run.many import train_many
+from fairlead.run.needs import needs
+from fairlead.task.saddle import SaddleTask
+from fairlead.data.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
+from fairlead.task.solve import minimize, saddle_point
+from fairlead.task import catalog as tasks
+from fairlead.task import losses, models, problems
+from fairlead.task.task import Task
+from fairlead.run import folder as runs
+from fairlead.run.train import Run, train
+from fairlead.study.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fairlead.course import Course
-    from fairlead.task import Task
-    from fairlead.train import Run
+    from fairlead.run.loop import Course
+    from fairlead.task.task import Task
+    from fairlead.run.train import Run
 
 
 def described(thing: Any) -> Any:

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from fairlead.algorithms import METHODS, PRESETS
+from fairlead.methods import METHODS, PRESETS
 from fairlead.cli.settings import METHOD_SETTINGS, pairs
 from fairlead.compress import parse as parse_compressor
-from fairlead.engine.ranks import local_device
+from fairlead.engine.processes.ranks import local_device
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import parse
-from fairlead.task import Task
-from fairlead.tasks import TASKS, make_task
+from fairlead.task.task import Task
+from fairlead.task.catalog import TASKS, make_task
 
 SERVERS: dict[str, Callable[..., Any]] = {
     "sgd": torch.optim.SGD,

@@ -10,8 +10,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fairlead import runs
-from fairlead.checkpoint import Checkpoints, listed
+from fairlead.run import folder as runs
+from fairlead.run.checkpoint import Checkpoints, listed
 from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.common import (
     app,
@@ -31,16 +31,16 @@ from fairlead.cli.write import (
     write_outcome,
     write_run,
 )
-from fairlead.compare import compare
-from fairlead.engine.distribute import Distributed
-from fairlead.engine.ranks import is_first, launched, restarted
+from fairlead.study.compare import compare
+from fairlead.engine.processes.distribute import Distributed
+from fairlead.engine.processes.ranks import is_first, launched, restarted
 from fairlead.errors import FairleadError, unknown
 from fairlead.report.plots import figure_path
-from fairlead.reproduce import RECIPES, recipe
-from fairlead.runs import CHECKPOINTS, Recorder
-from fairlead.tasks import one_line
+from fairlead.study.reproduce import RECIPES, recipe
+from fairlead.run.folder import CHECKPOINTS, Recorder
+from fairlead.task.catalog import one_line
 from fairlead.track import trackers
-from fairlead.train import train
+from fairlead.run.train import train
 
 
 @settings_command("run", leave_out={"methods", "grid", "seeds", "x"})

@@ -15,11 +15,11 @@ from rich.table import Table
 
 from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
 from fairlead.describe import class_labels
-from fairlead.engine.ranks import Lost, is_first
+from fairlead.engine.processes.ranks import Lost, is_first
 from fairlead.errors import FairleadError
-from fairlead.needs import needs
-from fairlead.task import Task
-from fairlead.tasks import SPLIT_TASKS
+from fairlead.run.needs import needs
+from fairlead.task.task import Task
+from fairlead.task.catalog import SPLIT_TASKS
 
 app = typer.Typer(
     help="Federated optimization when clients' data differ.",

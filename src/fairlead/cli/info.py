@@ -12,15 +12,15 @@ import typer
 from rich.table import Table
 
 import fairlead
-from fairlead.algorithms import METHODS, PRESETS
-from fairlead.citations import PAPERS, cite
+from fairlead.methods import METHODS, PRESETS
+from fairlead.methods.citations import PAPERS, cite
 from fairlead.cli.common import app, fail, out
 from fairlead.compress import COMPRESSORS
 from fairlead.data import sources
 from fairlead.data.splits import SPLITS
 from fairlead.errors import FairleadError
 from fairlead.schedules import SCHEDULES
-from fairlead.tasks import TASKS, one_line
+from fairlead.task.catalog import TASKS, one_line
 
 data_app = typer.Typer(help="Data sets: list, get, check.", no_args_is_help=True)
 app.add_typer(data_app, name="data")

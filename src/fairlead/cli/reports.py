@@ -13,7 +13,7 @@ from fairlead.errors import FairleadError
 from fairlead.report import html, watch
 from fairlead.report.gather import gather, grouped, readable
 from fairlead.report.plots import figure_path, stored_figure
-from fairlead.runs import find
+from fairlead.run.folder import find
 
 Folders = Annotated[list[Path], typer.Argument(help="folders of runs, or with runs below them")]
 Title = Annotated[str | None, typer.Option("--title", help="the page's title")]

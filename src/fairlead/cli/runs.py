@@ -17,13 +17,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fairlead import runs
-from fairlead.checkpoint import listed
-from fairlead.citations import PAPERS
+from fairlead.run import folder as runs
+from fairlead.run.checkpoint import listed
+from fairlead.methods.citations import PAPERS
 from fairlead.errors import FairleadError, unknown
-from fairlead.history import History
+from fairlead.run.history import History
 from fairlead.report.plots import MAIN
-from fairlead.runs import CHECKPOINTS, StoredRun
+from fairlead.run.folder import CHECKPOINTS, StoredRun
 from fairlead.track.tracker import best
 
 runs_app = typer.Typer(help="Run folders: list, show, diff, rm.", no_args_is_help=True)

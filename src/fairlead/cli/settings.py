@@ -9,9 +9,9 @@ from typing import Any
 
 from fairlead.data.batches import Geometric
 from fairlead.engine.simulate import Simulate
-from fairlead.engine.workers import Workers
+from fairlead.engine.processes.workers import Workers
 from fairlead.errors import FairleadError, unknown
-from fairlead.tasks import task_defaults
+from fairlead.task.catalog import task_defaults
 
 METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
                    "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip

@@ -26,8 +26,8 @@ from fairlead.cli.write import folder_for
 from fairlead.compress import parse as parse_compressor
 from fairlead.errors import FairleadError
 from fairlead.report.plots import figure_path
-from fairlead.tuning import Tuning, tune
-from fairlead.tuning.space import Values, taken
+from fairlead.study.tuning import Tuning, tune
+from fairlead.study.tuning.space import Values, taken
 
 LEFT_OUT = {"method", "seed", "checkpoint_every", "track", "overwrite", "timeout", "workers", "x"}
 """Flags of `compare` and `run` that a tuning does not take."""

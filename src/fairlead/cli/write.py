@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import fairlead
-from fairlead import runs
-from fairlead.compare import Comparison
+from fairlead.run import folder as runs
+from fairlead.study.compare import Comparison
 from fairlead.describe import class_labels
 from fairlead.errors import FairleadError
 from fairlead.report.plots import MAIN, figure_path, run_figure
-from fairlead.reproduce import Outcome
-from fairlead.task import Task
-from fairlead.tasks import SPLIT_TASKS
-from fairlead.train import Run
+from fairlead.study.reproduce import Outcome
+from fairlead.task.task import Task
+from fairlead.task.catalog import SPLIT_TASKS
+from fairlead.run.train import Run
 
 
 @contextmanager

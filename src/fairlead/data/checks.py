@@ -15,7 +15,7 @@ from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
-    from fairlead.task import Task
+    from fairlead.task.task import Task
 
 
 def as_tensor(given: Tensor | NDArray[Any]) -> Tensor:

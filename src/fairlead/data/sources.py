@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.data import places
+from fairlead.data import locations
 from fairlead.data.formats import Arrays
-from fairlead.data.places import Place
+from fairlead.data.locations import Place
 from fairlead.data.registry import SOURCES, File, Source
 from fairlead.errors import FairleadError, unknown
 
@@ -115,7 +115,7 @@ def load(name: str, data: str | Path | None = None, progress: bool | None = None
     source = _source(name, data)
     if source.name == "digits":
         return digits()
-    return _dataset(source, places.read(source, _here(source, data, progress)))
+    return _dataset(source, locations.read(source, _here(source, data, progress)))
 
 
 class Row(NamedTuple):
@@ -130,15 +130,15 @@ class Row(NamedTuple):
 
 def listing(data: str | Path | None = None) -> list[Row]:
     """Every set and where it is now: embedded, a folder, the cache, or not here."""
-    folder, cache = places.data_folder(data), places.cache_folder()
+    folder, cache = locations.data_folder(data), locations.cache_folder()
     rows = []
     for source in SOURCES.values():
         where = "not here"
         if source.read is None:
             where = "embedded"
-        elif places.look(source, folder):
+        elif locations.look(source, folder):
             where = str(folder)
-        elif places.look(source, cache):
+        elif locations.look(source, cache):
             where = "cache"
         rows.append(Row(source.name, source.what, source.samples, source.classes, where))
     return rows
@@ -159,10 +159,10 @@ def check(name: str, data: str | Path | None = None) -> list[str]:
     source = _source(name, data)
     if source.name == "digits":
         return [digits().describe()]
-    folder = places.data_folder(data)
-    place = places.look(source, folder) or places.look(source, places.cache_folder())
+    folder = locations.data_folder(data)
+    place = locations.look(source, folder) or locations.look(source, locations.cache_folder())
     if place is None:
-        raise places.missing(source)
+        raise locations.missing(source)
     _refuse_wrong(source, place)
     known = {path: file.checksum for path, file in place.official(source)}
     told = [
@@ -171,7 +171,7 @@ def check(name: str, data: str | Path | None = None) -> list[str]:
         else f"{path} has no published checksum to compare"
         for path in place.paths
     ]
-    found = _dataset(source, places.read(source, place))
+    found = _dataset(source, locations.read(source, place))
     size = len(found.x) + len(found.x_test)
     whole = "" if size == source.samples else f" (published: {source.samples:,} samples)"
     return [*told, found.describe() + whole]
@@ -179,11 +179,11 @@ def check(name: str, data: str | Path | None = None) -> list[str]:
 
 def _source(name: str, data: str | Path | None) -> Source:
     """The record of a name, written with - or _; one of the user's own if there is such an npz."""
-    for stem in places.stems(name):
+    for stem in locations.stems(name):
         if stem in SOURCES:
             return SOURCES[stem]
     own = Source(name, "your own", "", 0, 0, ())
-    if places.look(own, places.data_folder(data)) is None:
+    if locations.look(own, locations.data_folder(data)) is None:
         raise FairleadError(
             f"{unknown('data set', name, SOURCES)} (or set FAIRLEAD_DATA to the folder that holds "
             f"your {name}.npz)"
@@ -192,14 +192,14 @@ def _source(name: str, data: str | Path | None) -> Source:
 
 
 def _here(source: Source, data: str | Path | None, progress: bool | None) -> Place:
-    place = places.look(source, places.data_folder(data))
+    place = locations.look(source, locations.data_folder(data))
     if place is not None:
         _refuse_wrong(source, place)
         return place
-    place = places.look(source, places.cache_folder())
+    place = locations.look(source, locations.cache_folder())
     if place is not None and place.wrong(source) is None:
         return place
-    return places.download(source, progress)
+    return locations.download(source, progress)
 
 
 def _refuse_wrong(source: Source, place: Place) -> None:
@@ -223,10 +223,10 @@ def _dataset(source: Source, found: Arrays) -> Dataset:
     assert found.y_test is not None
     return Dataset(
         source.name,
-        places.samples(found.x),
-        places.labels(found.y),
-        places.samples(found.x_test),
-        places.labels(found.y_test),
+        locations.samples(found.x),
+        locations.labels(found.y),
+        locations.samples(found.x_test),
+        locations.labels(found.y_test),
         groups,
         groups_test,
         found.group_names,

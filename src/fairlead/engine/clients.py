@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Client, Memory, Step, Upload
+from fairlead.core.method import Client, Memory, Step, Upload
 from fairlead.compress import Compressor
 from fairlead.data.batches import Batches, Draw
-from fairlead.engine.mail import Mail
+from fairlead.engine.state.residuals import Mail
 from fairlead.errors import FairleadError
-from fairlead.lazy import settled
+from fairlead.gradients.deferred import settled
 from fairlead.rng import Purpose, normal, words
 from fairlead.schedules import Rate, rate_at
-from fairlead.task import Block, Task
+from fairlead.task.task import Block, Task
 
 U = TypeVar("U", bound=Upload)
 AT_ONCE = 1 << 20

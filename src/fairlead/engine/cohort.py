@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Cohort, Memory, Replies, Upload
+from fairlead.core.method import Cohort, Memory, Replies, Upload
 from fairlead.data.batches import Draw
-from fairlead.engine.choose import unstackable
-from fairlead.engine.ledger import Exchange
+from fairlead.engine.autotune import unstackable
+from fairlead.engine.accounting import Exchange
 from fairlead.engine.replies import Collected, bits_of, rows_of
-from fairlead.engine.wire import message_bits
+from fairlead.core.message import message_bits
 
 if TYPE_CHECKING:
     from fairlead.engine.simulate import Session

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.data.batches import Draw
-from fairlead.engine.choose import is_small, key_of, remembered, unstackable
-from fairlead.engine.graphs import captured
-from fairlead.oracle import Form, forms_of
-from fairlead.task import Task
+from fairlead.engine.autotune import is_small, key_of, remembered, unstackable
+from fairlead.engine.cuda_graph import captured
+from fairlead.gradients.oracle import Form, forms_of
+from fairlead.task.task import Task
 
 if TYPE_CHECKING:
     from fairlead.engine.simulate import Session

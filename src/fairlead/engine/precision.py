@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fairlead.errors import FairleadError
-from fairlead.task import Task
+from fairlead.task.task import Task
 
 
 def _switches() -> dict[str, tuple[Any, str, Any, Any]]:

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.algorithm import Algorithm, Cohort, Memory, Replies, State
+from fairlead.core.method import Algorithm, Cohort, Memory, Replies, State
 from fairlead.engine.clients import Stacked
-from fairlead.engine.inputs import Inputs
-from fairlead.engine.mail import Mail
+from fairlead.engine.graph_inputs import Inputs
+from fairlead.engine.state.residuals import Mail
 from fairlead.engine.replies import bits_of, rows_of, split_reply
-from fairlead.engine.wire import message_bits
+from fairlead.core.message import message_bits
 from fairlead.rng import Purpose, Word, normal, words
 from fairlead.schedules import Rate
-from fairlead.task import Block
-from fairlead.trace import compiled
+from fairlead.task.task import Block
+from fairlead.gradients.capture import compiled
 
 if TYPE_CHECKING:
     from fairlead.engine.cohort import SimulatedCohort

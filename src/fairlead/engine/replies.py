@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Memory, Upload
+from fairlead.core.method import Memory, Upload
 from fairlead.errors import FairleadError
 
 

@@ -20,26 +20,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.algorithm import Algorithm, Memory, State, Upload
+from fairlead.core.method import Algorithm, Memory, State, Upload
 from fairlead.data.batches import Batches, Draw
-from fairlead.engine import forms, graphs
-from fairlead.engine.choose import choose, is_small, unstackable
+from fairlead.engine import cuda_graph as graphs, forms
+from fairlead.engine.autotune import choose, is_small, unstackable
 from fairlead.engine.clients import Counters, Single, Stacked, Work
 from fairlead.engine.cohort import Ids, Program, SimulatedCohort
-from fairlead.engine.ledger import Ledger
-from fairlead.engine.mail import Mail, Residuals
-from fairlead.engine.memory import Needs, clients_that_fit, keep_freed_memory, needed
+from fairlead.engine.accounting import Ledger
+from fairlead.engine.state.residuals import Mail, Residuals
+from fairlead.engine.resources import Needs, clients_that_fit, keep_freed_memory, needed
 from fairlead.engine.precision import check_half, restore_units, use_matrix_units
 from fairlead.engine.replies import split_reply
-from fairlead.engine.store import ClientStore, Keep
-from fairlead.engine.tiers import Memories
+from fairlead.engine.state.store import ClientStore, Keep
+from fairlead.engine.state.tiers import Memories
 from fairlead.errors import FairleadError, unknown
-from fairlead.evaluation import measured
-from fairlead.lazy import settled
+from fairlead.task.evaluation import measured
+from fairlead.gradients.deferred import settled
 from fairlead.measure.drift import Walks
-from fairlead.oracle import Form
-from fairlead.task import Task
-from fairlead.trace import TRACE_AFTER, TRACE_SMALL_AFTER
+from fairlead.gradients.oracle import Form
+from fairlead.task.task import Task
+from fairlead.gradients.capture import TRACE_AFTER, TRACE_SMALL_AFTER
 
 Weighting = str | Sequence[float]
 Mode = Literal["auto", "vmap", "loop", "debug"]

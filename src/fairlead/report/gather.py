@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 import fairlead
-from fairlead.citations import PAPERS
+from fairlead.methods.citations import PAPERS
 from fairlead.errors import FairleadError
-from fairlead.history import History
-from fairlead.losses import better_larger
+from fairlead.run.history import History
+from fairlead.task.losses import better_larger
 from fairlead.report.plots import MAIN
-from fairlead.runs import StoredRun, find, flat
+from fairlead.run.folder import StoredRun, find, flat
 
 AXES = {
     "round": "rounds", "communications": "communication rounds", "exchanges": "exchanges",

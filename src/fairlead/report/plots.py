@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairlead.errors import FairleadError, unknown
-from fairlead.losses import better_larger
+from fairlead.task.losses import better_larger
 
 if TYPE_CHECKING:
-    from fairlead.compare import Comparison
-    from fairlead.runs import StoredRun
-    from fairlead.train import Run
+    from fairlead.study.compare import Comparison
+    from fairlead.run.folder import StoredRun
+    from fairlead.run.train import Run
 
 FORMATS = ("png", "pdf", "svg")
 NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}

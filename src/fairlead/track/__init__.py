@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlead.callbacks import Callback
+from fairlead.run.callbacks import Callback
 from fairlead.errors import FairleadError, unknown
-from fairlead.runs import TRACK
+from fairlead.run.folder import TRACK
 from fairlead.track.mlflow import MLflow
 from fairlead.track.tensorboard import TensorBoard
 from fairlead.track.tracker import Tracker

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlead.callbacks import Callback
-from fairlead.history import History
-from fairlead.losses import better_larger
-from fairlead.runs import TRACK, flat, write_json
+from fairlead.run.callbacks import Callback
+from fairlead.run.history import History
+from fairlead.task.losses import better_larger
+from fairlead.run.folder import TRACK, flat, write_json
 
 if TYPE_CHECKING:
-    from fairlead.train import Run
+    from fairlead.run.train import Run
 
 COSTS = ("clients", "gradients", "communications", "exchanges", "bits", "bits_up", "bits_down",
          "nominal_up", "seconds")  # fmt: skip

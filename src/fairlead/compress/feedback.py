@@ -1,0 +1,46 @@
+"""Error feedback: what a biased compressor leaves out is added to the next message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.compress.base import Code, Compressor, Noise
+from fairlead.errors import FairleadError
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(Compressor):
+    """Another compressor, whose clients add to each message what their earlier ones left out
+    (Karimireddy et al. 2019); the engine keeps that remainder with the client."""
+
+    inner: Compressor
+    unbiased: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Compressor) or self.inner.unbiased:
+            raise FairleadError(
+                f"error feedback is for compressors that leave something out, such as TopK: with {self.inner}, "
+                "whose errors are noise, the remainder would grow"
+            )
+
+    def encode(self, v: Tensor, noise: Noise) -> Code:
+        return self.inner.encode(v, noise)
+
+    def decode(self, code: Code, d: int, dtype: torch.dtype, noise: Noise) -> Tensor:
+        return self.inner.decode(code, d, dtype, noise)
+
+    def size(self, code: Code, d: int) -> int | Tensor:
+        return self.inner.size(code, d)
+
+    def nominal_bits(self, d: int, dtype: torch.dtype) -> float:
+        return self.inner.nominal_bits(d, dtype)
+
+    def pack(self, code: Code, d: int) -> bytes:
+        return self.inner.pack(code, d)
+
+    def unpack(self, data: bytes, d: int, dtype: torch.dtype) -> Code:
+        return self.inner.unpack(data, d, dtype)

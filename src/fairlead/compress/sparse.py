@@ -1,0 +1,86 @@
+"""Compressors that send some of the coordinates: the largest, or random ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead.compress.base import Code, Compressor, Noise, from_raw, raw
+from fairlead.compress.bits import read_fixed, write_bits
+from fairlead.errors import FairleadError
+
+
+def _count(k: int | float, d: int) -> int:
+    if not k > 0 or (isinstance(k, float) and k > 1):
+        raise FairleadError(
+            f"k is {k}: keep a positive number of coordinates, or a fraction up to 1"
+        )
+    return min(d, max(1, round(k * d)) if isinstance(k, float) else k)
+
+
+@dataclass(frozen=True)
+class TopK(Compressor):
+    """The k largest coordinates (a number, or a fraction of d) with their places."""
+
+    k: int | float = 0.01
+    unbiased: ClassVar[bool] = False
+
+    def encode(self, v: Tensor, noise: Noise) -> Code:
+        index = v.abs().topk(_count(self.k, v.shape[-1]), dim=-1).indices.sort(dim=-1).values
+        return {"values": v.gather(-1, index), "index": index}
+
+    def decode(self, code: Code, d: int, dtype: torch.dtype, noise: Noise) -> Tensor:
+        values = code["values"]
+        return values.new_zeros(len(values), d).scatter_(-1, code["index"], values)
+
+    @staticmethod
+    def _place(d: int) -> int:
+        return max(1, math.ceil(math.log2(d))) if d > 1 else 1
+
+    def size(self, code: Code, d: int) -> int | Tensor:
+        k = code["values"].shape[-1]
+        return 8 * code["values"].element_size() * k + 8 * math.ceil(k * self._place(d) / 8)
+
+    def nominal_bits(self, d: int, dtype: torch.dtype) -> float:
+        return super().nominal_bits(_count(self.k, d), dtype)
+
+    def pack(self, code: Code, d: int) -> bytes:
+        places = code["index"].cpu().numpy()
+        return raw(code["values"]) + write_bits(places, np.full_like(places, self._place(d)))
+
+    def unpack(self, data: bytes, d: int, dtype: torch.dtype) -> Code:
+        k = _count(self.k, d)
+        cut = k * torch.empty((), dtype=dtype).element_size()
+        places = torch.from_numpy(read_fixed(data[cut:], self._place(d), k))
+        return {"values": from_raw(data[:cut], dtype), "index": places}
+
+
+@dataclass(frozen=True)
+class RandK(Compressor):
+    """k random coordinates, scaled by d/k so that the mean is right. Which ones is drawn from the
+    seed that both sides share, and does not travel."""
+
+    k: int | float = 0.01
+
+    def _index(self, d: int, noise: Noise) -> Tensor:
+        draws = noise.uniform(d, torch.float64)
+        return draws.topk(_count(self.k, d), dim=-1).indices.sort(dim=-1).values
+
+    def encode(self, v: Tensor, noise: Noise) -> Code:
+        d = v.shape[-1]
+        return {"values": v.gather(-1, self._index(d, noise)) * (d / _count(self.k, d))}
+
+    def decode(self, code: Code, d: int, dtype: torch.dtype, noise: Noise) -> Tensor:
+        values = code["values"]
+        return values.new_zeros(len(values), d).scatter_(-1, self._index(d, noise), values)
+
+    def nominal_bits(self, d: int, dtype: torch.dtype) -> float:
+        return super().nominal_bits(_count(self.k, d), dtype)
+
+    def unpack(self, data: bytes, d: int, dtype: torch.dtype) -> Code:
+        return {"values": from_raw(data, dtype)}

@@ -1,0 +1,197 @@
+"""What a recorded round reads: tensors of their own, filled anew before each round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.core.method import Memory, State
+from fairlead.data.batches import Draw
+from fairlead.engine.clients import large_batch
+from fairlead.schedules import Rate, rate_at
+from fairlead.task.task import Task
+
+if TYPE_CHECKING:
+    from fairlead.engine.cohort import SimulatedCohort
+    from fairlead.engine.simulate import Session
+
+Ids = NDArray[np.int64]
+_torch: Any = torch  # its copying of many tensors at once has no public name
+
+
+def rung(n: int) -> int:
+    """A size at most an eighth above n, so that few shapes stand for many."""
+    step = 1 << max(0, n.bit_length() - 4)
+    return -(-n // step) * step
+
+
+def padded_size(task: Task, ids: Ids) -> int:
+    """For how many samples of a client a full pass over a cohort makes room."""
+    if task.split.even:
+        return int(task.sizes[0])
+    largest = int(task.sizes[ids].max())
+    return largest if task.mixes_samples else rung(largest)
+
+
+def padded(draw: Draw) -> Draw:
+    """Batches in a shape that few others have, unless all are equally long."""
+    _, k, b = draw.index.shape
+    if draw.even or (k, b) == (rung(k), rung(b)):
+        return draw
+    grow = (0, rung(b) - b, 0, rung(k) - k)
+    index = torch.nn.functional.pad(draw.index, grow)
+    return Draw(index, np.pad(draw.count, ((0, 0), (0, rung(k) - k))))
+
+
+class Inputs:
+    """The inputs of a round's shape, by name. Which step sizes, large batches and remainders there are
+    is found out by the first run, which asks for them."""
+
+    def __init__(self, session: Session, state: State, at: SimulatedCohort, even: bool) -> None:
+        self.session, self.at, self.even = session, at, even
+        self.largest = padded_size(session.task, at.ids)
+        self.sizes = torch.from_numpy(session.task.sizes).to(session.task.device)
+        self.tensors: dict[str, Tensor] = {}
+        self._state, self._memory = state, None if session.store is None else session.store.start
+        self._asked: dict[str, Any] = {}
+        self._known: dict[str, NDArray[Any]] = {}
+        self._rows: dict[str, Tensor] = {}
+        self._ids: Ids | None = None
+
+    # -- what a program reads ---------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    @property
+    def ids(self) -> Tensor:
+        return self.tensors["ids"]
+
+    @property
+    def index(self) -> Tensor:
+        return self.tensors["index"]
+
+    @property
+    def state(self) -> State:
+        return self._state.filled(self._under("state/"))
+
+    @property
+    def memory(self) -> Memory | None:
+        return None if self._memory is None else self._memory.filled(self._under("memory/"))
+
+    def _under(self, head: str) -> dict[str, Tensor]:
+        return {n[len(head) :]: t for n, t in self.tensors.items() if n.startswith(head)}
+
+    @property
+    def round(self) -> Tensor:
+        """The round's number, for random draws."""
+        if "round" not in self._asked:
+            self._asked["round"] = None
+            self._fill_asked("round")
+        return self.tensors["round"]
+
+    def step_sizes(self, place: int, lr: Rate) -> tuple[Tensor, Tensor]:
+        """The step sizes (S, K) of a `client.steps`, and their sums."""
+        name = f"steps/{place}"
+        if name not in self._asked:
+            self._asked[name] = lr
+            self._fill_asked(name)
+        return self.tensors[name], self.tensors[f"{name}/sum"]
+
+    def server_rate(self, place: int, rate: Rate) -> Tensor:
+        """A step size of the server's that changes with the rounds."""
+        name = f"rate/{place}"
+        if name not in self._asked:
+            self._asked[name] = rate
+            self._fill_asked(name)
+        return self.tensors[name]
+
+    def large_batch(self, place: int, size: int) -> tuple[Tensor, Tensor]:
+        """The samples of a large batch of every client, and how many there are."""
+        name = f"large/{place}"
+        if name not in self._asked:
+            self._asked[name] = size
+            self._fill_asked(name)
+        return self.tensors[name], self.tensors[f"{name}/count"]
+
+    def residual(self, field: str, like: Tensor) -> Tensor:
+        """What earlier messages of a field left out."""
+        name = f"residual/{field}"
+        if name not in self._asked:
+            self._asked[name] = torch.zeros_like(like)
+            self._fill_asked(name)
+        return self.tensors[name]
+
+    # -- filling ----------------------------------------------------------------------------------
+
+    def put(self, name: str, values: Any, dtype: torch.dtype) -> None:
+        """Bring host values in, unless they are there already."""
+        new, old = np.array(values), self._known.get(name)
+        if old is None or not np.array_equal(old, new):
+            self.copy(name, torch.from_numpy(new).to(dtype))
+            self._known[name] = new
+
+    def copy(self, name: str, values: Tensor) -> None:
+        """Bring the values of another tensor in."""
+        into = self.tensors.get(name)
+        if into is None:
+            self.tensors[name] = values.to(self.session.task.device, copy=True).contiguous()
+        else:
+            into.copy_(values, non_blocking=True)
+
+    def fill(self, state: State, at: SimulatedCohort) -> None:
+        """What the coming round reads."""
+        self.at, session, task = at, self.session, self.session.task
+        coming = {f"state/{name}": value for name, value in state.tensors().items()}
+        coming["index"] = at.draw.index
+        begins, store = not self.tensors, session.store
+        if session.buffers.numel() or begins:
+            coming["buffers"] = session.buffers
+        if store is not None and begins:
+            self._rows = store.lend(at.ids)
+            self.tensors.update({f"memory/{name}": v for name, v in self._rows.items()})
+        elif store is not None:
+            store.read_into(at.ids, self._rows)
+        if begins:
+            for name, value in coming.items():
+                self.copy(name, value)
+        else:
+            _torch._foreach_copy_([self.tensors[name] for name in coming], list(coming.values()))
+        if self._ids is not at.ids:  # where everyone takes part they never change
+            self._ids = at.ids
+            self.put("ids", at.ids, torch.int64)
+            self.put("weights", at.host_weights, task.dtype)
+            self.put("share", at.share, torch.float64)
+        if not self.even:
+            self.put("count", at.draw.count, torch.int64)
+        for name in self._asked:
+            self._fill_asked(name)
+
+    def _fill_asked(self, name: str) -> None:
+        """What a program asked for, in the present round."""
+        at, session = self.at, self.session
+        given: Any = self._asked[name]
+        kind, dtype = name.partition("/")[0], session.task.dtype
+        if kind == "round":
+            self.put(name, at.round, torch.int64)
+        elif kind == "steps":
+            if self.even and isinstance(given, int | float) and name in self.tensors:
+                return  # constant
+            count = at.draw.count
+            applied = (count > 0) * session.work(at.round).rates(given, count.shape[1])
+            self.put(name, applied, dtype)
+            self.put(f"{name}/sum", applied.sum(1, keepdims=True), dtype)
+        elif kind == "rate":
+            self.put(name, rate_at(given, at.round, at.round), torch.float64)
+        elif kind == "large":
+            draw = large_batch(session.work(at.round), at.ids, given)
+            room = min(given, self.largest) - draw.index.shape[-1]
+            self.copy(name, torch.nn.functional.pad(draw.index[:, 0], (0, room)))
+            self.put(f"{name}/count", draw.count[:, 0], torch.int64)
+        else:
+            field = name.partition("/")[2]
+            self.copy(name, session.residuals.read(field, at.ids, given))

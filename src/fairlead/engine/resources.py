@@ -1,0 +1,182 @@
+"""Memory: what a run takes, how many clients fit together, and keeping what was freed for the next step."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import warnings
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairlead.data.batches import Draw
+from fairlead.engine.state.tiers import Tier, installed, place, total_memory
+from fairlead.errors import FairleadError
+from fairlead.task.task import Task
+
+if TYPE_CHECKING:
+    from fairlead.engine.simulate import Session
+
+REUSED = 32 << 20
+"""The largest block in bytes that the C library can keep for reuse. A larger one is mapped anew
+each time, and the page faults of its first use cost more than most operators."""
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Tell the C library to reuse freed blocks instead of giving them back at every operator."""
+    with suppress(OSError, AttributeError):  # other systems do without
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-3, REUSED)  # M_MMAP_THRESHOLD
+        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+
+
+def clients_that_fit(task: Task, draw: Draw, memory: int | None, sharing: int = 1) -> int:
+    """Clients whose vectors and activations fit the memory budget together; the host's is shared by so
+    many processes."""
+    each = bytes_a_client(task, draw.index.shape[-1])
+    if memory is not None:
+        return max(1, memory // each)
+    # of all memory, not of what is free just now: chunks decide the rounding of sums
+    if task.device.type == "cuda":
+        return max(1, total_memory(task.device) // 2 // each)
+    return max(
+        1, min(installed() // 4 // sharing // each, REUSED // (task.dim * task.dtype.itemsize))
+    )
+
+
+def bytes_a_client(task: Task, batch: int) -> int:
+    """What one client at work takes: its vectors, and a step's samples with their activations."""
+    if task not in _KEPT:
+        _KEPT[task] = _activations(task)
+    sample = sum(t[0].numel() * t.element_size() for t in task.data)
+    return 10 * task.dim * task.dtype.itemsize + batch * (2 * sample + 3 * _KEPT[task])
+
+
+_KEPT: weakref.WeakKeyDictionary[Task, int] = weakref.WeakKeyDictionary()
+
+
+def _activations(task: Task) -> int:
+    """Bytes that autograd keeps for one sample."""
+    x, buffers = task.start()
+
+    def kept(n: int) -> int:
+        total = 0
+
+        def count(t: Tensor) -> Tensor:
+            nonlocal total
+            total += t.numel() * t.element_size()
+            return t
+
+        rows = torch.arange(n, device=task.device) % len(task.data[0])
+        block = task.prepared(task.taken(task.data, rows))
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+            task.grad_block(x, block, buffers)
+        return total
+
+    return max(0, kept(4) - kept(2)) // 2
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The memory that a run will take, in bytes.
+
+    >>> room = 140 * 10**9
+    >>> print(Needs("cuda:0", room, data=3 * 10**8, server=10**8, client=10**7, work=10**9))
+    memory: 1.4 GB on cuda:0 (data 0.3, server 0.1, clients at work 1.0)
+    """
+
+    device: str
+    total: int
+    """Memory of the device."""
+    data: int
+    """Training and test data on the device."""
+    server: int
+    """The server's state."""
+    client: int
+    """One client at work."""
+    work: int
+    """All clients that work at the same time: vectors, samples and activations of a step."""
+    host: int = 0
+    """Data that stay in the host's memory, where that is not the device's."""
+    memories: int = 0
+    """What clients keep between rounds, at most: nothing at first, and a row more with every client that
+    takes part for the first time. (What compressors with error feedback hold back comes on top.)"""
+    tier: Tier = "device"
+    """Where they keep it."""
+
+    def __str__(self) -> str:
+        now = self.data + self.server + self.work
+        unit = _unit(now)[0]
+        parts = f"data {self.data / unit:.1f}, server {self.server / unit:.1f}"
+        text = f"memory: {_told(now)} on {self.device} ({parts}, clients at work {self.work / unit:.1f})"
+        if self.host:
+            text += f", data of {_told(self.host)} on the host"
+        if self.memories:
+            where = {"device": self.device, "host": "the host", "disk": "disk"}[self.tier]
+            text += f", client memories up to {_told(self.memories)} on {where}"
+        return text
+
+    def check(self) -> None:
+        """Refuse what cannot fit; warn where a disk may become full, which depends on who takes part."""
+        least = self.data + self.server + self.client
+        if least > self.total:
+            raise FairleadError(
+                f"the run needs {_told(least)} on {self.device} with one client at a time, which has "
+                f"{_told(self.total)}: take smaller batches or a smaller model, or leave the data on the host "
+                'with Task(keep="host")'
+            )
+        room = {"device": self.total - least, "host": installed()}.get(self.tier)
+        if room is not None and self.memories > room:
+            raise FairleadError(
+                f"what clients keep takes up to {_told(self.memories)}, but there is room for {_told(room)}: "
+                'use fl.Simulate(memories="disk")'
+            )
+        free = shutil.disk_usage(place()).free if self.tier == "disk" else self.memories
+        if self.memories > free:
+            warnings.warn(
+                f"what clients keep can grow to {_told(self.memories)}, but {place()} has {_told(free)} free: set "
+                "TMPDIR to a folder with more room",
+                stacklevel=2,
+            )
+
+
+def needed(session: Session, batch: int, cohort: int) -> Needs:
+    """What a run takes whose clients draw batches of that size, with so many clients a round."""
+    task, store = session.task, session.store
+    each = bytes_a_client(task, batch)
+    held = 0 if task.mapped else _bytes(task.data)
+    here = task.store == task.device
+    return Needs(
+        device=str(task.device),
+        total=total_memory(task.device),
+        data=held * here + _bytes(task.test or ()),
+        server=session.server,
+        client=each,
+        work=each * min(max(1, session.room), cohort),
+        host=held * (not here),
+        memories=0 if store is None else store.row * session.where.count,
+        tier="device" if store is None else store.tier,
+    )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _unit(n: int) -> tuple[float, str]:
+    return next((u, name) for u, name in UNITS if n >= u or name == "kB")
+
+
+def _told(n: int) -> str:
+    unit, name = _unit(n)
+    return f"{n / unit:.1f} {name}"
+
+
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))

@@ -1,0 +1,187 @@
+"""Recording a vectorised gradient as a flat list of operators.
+
+`vmap` and `grad` interpret a model's Python anew at every call, which costs more than the
+arithmetic of a small model. Once a shape has come up a few times, the operators they issue are
+recorded and replayed: the same operators on the same values, so the results are equal to the bit.
+Only models made of torch's own layers are recorded, and only those without buffers or dropout:
+what they do depends on nothing but their inputs. Operators whose result is not needed (the loss
+itself), that always give the same, or that give back their input are taken out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fairlead.gradients.deferred import SHORT
+from fairlead.gradients.cpu_kernels import for_a_cpu
+
+TRACE_AFTER = 4  # calls of one shape before it is recorded
+TRACE_SMALL_AFTER = 50  # where recording costs about as much as so many calls
+
+
+def is_traceable(model: nn.Module) -> bool:
+    """Whether a model's operators depend on shapes alone."""
+    ours = ("torch.nn.", "fairlead.task.models")
+    own = all(type(m).__module__.startswith(ours) for m in model.modules())
+    random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
+    return own and not random and not any(True for _ in model.buffers())
+
+
+def traced(
+    run: Callable[..., tuple[Any, Tensor]],
+    arguments: tuple[Tensor | None, ...],
+    compiled: bool = False,
+    products: bool = False,
+) -> Callable[..., tuple[Any, Tensor]]:
+    """The recorded form of `run` for arguments of these shapes, compiled on demand; None stays None.
+    With `products`, matrix products among the results are given as their two sides."""
+    given = [place for place, t in enumerate(arguments) if t is not None]
+
+    def gradient(*tensors: Tensor) -> Any:
+        full: list[Any] = [None] * len(arguments)
+        for place, t in zip(given, tensors, strict=True):
+            full[place] = t
+        return run(*full)[0]
+
+    example = [arguments[place] for place in given]
+    recorded = make_fx(gradient)(*example)
+    if any(_draws(node) for node in recorded.graph.nodes):
+        return run  # a recording would draw the same again
+    graph: Any = simplified(recorded, example)
+    if all(t is not None and t.device.type == "cpu" for t in example):
+        for_a_cpu(graph)
+    if products:
+        leave_products(graph)
+    graph = torch.compile(graph, dynamic=False) if compiled else graph.forward
+
+    def replay(*full: Tensor | None) -> tuple[Any, Tensor]:
+        buffers = full[2]
+        assert buffers is not None
+        return graph(*(full[place] for place in given)), buffers
+
+    return replay
+
+
+def compiled(
+    run: Callable[..., list[Tensor]], example: list[Tensor], tuned: bool = False
+) -> Callable[..., Any]:
+    """A function of tensors, recorded and compiled; one that draws random numbers stays as it is. tuned:
+    kernels for every matrix product are tried."""
+    recorded = make_fx(run)(*example)
+    if any(_draws(node) for node in recorded.graph.nodes):
+        return run
+    recorded.graph.eliminate_dead_code()
+    recorded.recompile()
+    options: Any = {"max_autotune_gemm": True} if tuned else None
+    made = torch.compile(recorded, dynamic=False, options=options)
+    with warnings.catch_warnings():  # what the compiler finds is for those who write compilers
+        warnings.simplefilter("ignore")
+        made(*example)
+    return made
+
+
+def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
+    """The same results to the bit with fewer operators; a list that changes tensors in place stays
+    as it is."""
+    if any(_changes_in_place(node) for node in module.graph.nodes):
+        return module
+    values = _Values(module)
+    values.run(*example)
+    constant: set[Node] = set()
+    for node in list(module.graph.nodes):
+        inputs = [n for n in node.all_input_nodes if n not in constant]
+        if node.op == "call_function" and (node.target in ONES or (node.args and not inputs)):
+            constant.add(node)
+        elif node.target in SAME or (node.target, *node.args[1:]) in UNITS:
+            before, after = values.kept[node.args[0]], values.kept[node]
+            if (before.shape, before.dtype) == (after.shape, after.dtype):
+                node.replace_all_uses_with(node.args[0])
+    for number, node in enumerate(constant):
+        if any(user not in constant for user in node.users):
+            module.register_buffer(f"constant_{number}", values.kept[node])
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.get_attr(f"constant_{number}"))
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def leave_products(module: GraphModule) -> None:
+    """Give results that are matrix products as pairs of their sides, unless those are views of the first
+    argument, the point: whoever takes them may change it before he multiplies. Other results that are
+    views of it are copied for the same reason; all are flat, and short neighbours are put together."""
+    graph = module.graph
+    point = next(iter(graph.nodes))
+    for node in list(graph.nodes):
+        before: Any = node.args[0] if node.target is _aten.t.default else node
+        if before is not node and before.target is _aten.t.default:
+            node.replace_all_uses_with(before.args[0])
+    output = graph.output_node()
+    found: list[Any] = []
+    short: list[Node] = []
+    with graph.inserting_before(output):
+        for node in [*cast(list[Any], output.args[0]), None]:
+            size = node.meta["tensor_meta"].shape.numel() if node is not None else SHORT
+            if size < SHORT:
+                short.append(graph.call_function(_aten.reshape.default, (node, [-1])))
+                continue
+            if short:
+                found.append(graph.call_function(_aten.cat.default, (short,)))
+                short = []
+            if node is None:
+                break
+            whole = node.args[0] if node.target is _aten.view.default else node
+            if whole.target is _aten.mm.default:
+                node = whole
+            if node.target is _aten.mm.default and not any(_is_view(n, point) for n in node.args):
+                found.append(node.args)
+                continue
+            flat = graph.call_function(_aten.reshape.default, (node, [-1]))
+            copied = graph.call_function(_aten.clone.default, (flat,))
+            found.append(copied if _is_view(node, point) else flat)
+    output.args = (found,)
+    graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _is_view(node: Any, of: Node) -> bool:
+    """Whether two values may share their memory."""
+    if node is of or node.op == "placeholder":
+        return node is of
+    schema = getattr(node.target, "_schema", None)
+    view = schema is None or any(a.alias_info is not None for a in schema.arguments)
+    return view and any(_is_view(n, of) for n in node.all_input_nodes)
+
+
+def _draws(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _changes_in_place(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+class _Values(Interpreter):
+    """What every operator gave on an example."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.kept: dict[Any, Any] = {}
+
+    def run_node(self, n: Node) -> Any:
+        self.kept[n] = super().run_node(n)
+        return self.kept[n]
+
+
+_aten = torch.ops.aten
+ONES = {_aten.ones_like.default, _aten.zeros_like.default}  # of a shape that does not change
+SAME = {_aten.view.default, _aten.expand.default, _aten.detach.default, _aten.alias.default}
+UNITS = {(_aten.mul.Tensor, 1.0), (_aten.mul.Scalar, 1.0), (_aten.pow.Tensor_Scalar, 1.0)}

@@ -1,0 +1,144 @@
+"""Catalyst: any method on f_i + θ/2·‖x − x̄‖² (for saddle points: G_i + θ(z − z̄)), whose centre z̄ moves to
+the result after some inner rounds. Around SCAFFOLD-S it is SCAFFOLD-Catalyst-S, Algorithm 3 of Hou et al.
+2021; the sign of θ(z − z̄) is plus for both players, the paper's display with a minus is a misprint.
+
+z̄: centre     theta: θ     inner_rounds: rounds of the inner method between two centres
+decrease: move on earlier, as soon as a round moves z by less than this share of what the first round after the
+    last centre moved it: the paper's "sufficient decrease" (appendix F), read off the moves because these
+    cost no exchange, and shrink with ‖G(z) + θ(z − z̄)‖
+extrapolation: β of z̄ ← z + β(z − z_before), Nesterov's way for minimization; 0 in the paper
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, Replies, State, Step
+from fairlead.errors import FairleadError
+from fairlead.schedules import Rate
+
+
+class Centred(State):
+    """The inner method's state, the centre, the result before it, and how many rounds ago and with
+    how large a first move the centre was left."""
+
+    x: Tensor
+    inner: State
+    centre: Tensor
+    before: Tensor
+    age: Tensor
+    first: Tensor
+
+
+@dataclass(frozen=True)
+class Catalyst(Algorithm[Centred, Memory]):
+    """Another method, held near a centre that moves on every few rounds."""
+
+    paper: ClassVar[str] = "saddle"
+    method: Algorithm[Any, Any]
+    theta: float = 1.0
+    inner_rounds: int = 5
+    extrapolation: float = 0.0
+    decrease: float = 0.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Catalyst):
+            raise FairleadError(
+                "Catalyst around Catalyst is one with the sum of their thetas: use one"
+            )
+        if self.theta < 0 or self.inner_rounds < 1 or not 0 <= self.decrease < 1:
+            raise FairleadError(
+                "theta is zero or positive, inner_rounds at least 1, and decrease from 0 up to 1"
+            )
+
+    @property
+    def lr(self) -> Rate:
+        """The inner method's step size."""
+        return self.method.rates()["lr"]
+
+    def bind(self, layers: Any, domain: Any = None) -> Self:
+        return replace(self, method=self.method.bind(layers, domain))
+
+    def with_lr(self, lr: Rate) -> Self:
+        return replace(self, method=self.method.with_lr(lr))
+
+    def communications(self) -> int:
+        return self.method.communications()
+
+    def rates(self) -> dict[str, Rate]:
+        return self.method.rates()
+
+    def init(self, x: Tensor) -> Centred:
+        none = x.new_zeros(())
+        return Centred(x=x, inner=self.method.init(x), centre=x, before=x, age=none, first=none)
+
+    def memory(self, x: Tensor) -> Memory | None:
+        return self.method.memory(x)
+
+    def start(self, s: Centred, everyone: Cohort) -> Centred:
+        inner = self.method.start(s.inner, _Held(everyone, self.theta, s.centre))
+        return replace(s, x=inner.x, inner=inner)
+
+    def round(self, s: Centred, cohort: Cohort) -> Centred:
+        inner = self.method.round(s.inner, _Held(cohort, self.theta, s.centre))
+        z, age, move = inner.x, s.age + 1, (inner.x - s.x).norm()
+        first = torch.where(age == 1, move, s.first)
+        on = (age >= self.inner_rounds) | ((age > 1) & (move < self.decrease * first))
+        centre = torch.where(on, z + self.extrapolation * (z - s.before), s.centre)
+        return Centred(
+            x=z, inner=inner, centre=centre, before=torch.where(on, z, s.before),
+            age=torch.where(on, 0, age), first=first,
+        )  # fmt: skip
+
+
+class _Held(Cohort):
+    """A cohort whose clients feel the pull towards the centre."""
+
+    def __init__(self, cohort: Cohort, theta: float, centre: Tensor) -> None:
+        self.cohort, self.theta, self.centre = cohort, theta, centre
+        self.first, self.share, self.rate = cohort.first, cohort.share, cohort.rate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cohort, name)  # the round's number, only where someone asks for it
+
+    def run(self, program: Callable[..., Any], **broadcast: Tensor) -> Replies[Any]:
+        def held(client: Client[Any], centre: Tensor, **down: Tensor) -> Any:
+            return program(_HeldClient(client, self.theta, centre), **down)
+
+        return self.cohort.run(held, centre=self.centre, **broadcast)
+
+
+class _HeldClient(Client[Any]):
+    def __init__(self, client: Client[Any], theta: float, centre: Tensor) -> None:
+        self.client, self.theta, self.centre = client, theta, centre
+        self.memory = client.memory
+
+    def pulled(self, g: Tensor, z: Tensor) -> Tensor:
+        return g + self.theta * (z - self.centre)
+
+    @property
+    def moved(self) -> Any:
+        return self.client.moved
+
+    def steps(self, lr: Rate) -> Iterator[Step]:
+        for step in self.client.steps(lr):
+            yield _HeldStep(step, self)
+
+    def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
+        return self.pulled(self.client.grad(x, batch), x)
+
+    def encode(self, upload: Any, by: Any) -> Any:
+        return self.client.encode(upload, by)
+
+
+class _HeldStep(Step):
+    def __init__(self, step: Step, client: _HeldClient) -> None:
+        self.step, self.client, self.lr = step, client, step.lr
+
+    def grad(self, y: Tensor) -> Tensor:
+        return self.client.pulled(self.step.grad(y), y)

@@ -1,0 +1,98 @@
+"""FedAvg (McMahan et al. 2017; Algorithm 2 of Karimireddy et al. 2020), FedProx (Li et al. 2018) and
+FedPAQ (Reisizadeh et al. 2020), with local momentum as Das et al. 2022 use it (FedAvg-m, FedPAQ-m).
+
+x: the server's model     y: a client's model     dy = y − x: what it sends     Q: the compressor
+lr: η_l     server_lr: η_g     mu: μ, the weight of the proximal term μ/2·‖y − x‖²
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Step, Upload
+from fairlead.methods.server import ServerStep, Slots
+from fairlead.compress import QSGD, Compressor
+from fairlead.errors import FairleadError
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """x and the state of the server's optimizer."""
+
+    x: Tensor
+    slots: Slots
+
+
+class Drift(Upload):
+    """How far a client moved."""
+
+    dy: Tensor
+
+
+@dataclass(frozen=True)
+class FedAvg(ServerStep, Algorithm[Server, Memory]):
+    """Local SGD, then average.
+
+    momentum: PyTorch's form in the local steps, with a new buffer every round. compressor: of what
+    clients send.
+
+    >>> FedAvg(lr=0.1, momentum=0.9).lr
+    0.1
+    """
+
+    paper: ClassVar[str] = "fedavg"
+    lr: Rate
+    momentum: float = field(default=0.0, kw_only=True)
+    compressor: Compressor | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise FairleadError(f"momentum is {self.momentum}: it lies from 0 up to, not at, 1")
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x, slots={})
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        up = cohort.run(self.local, x=s.x).mean
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # x ← x + η_g·mean Q(y − x)
+        return Server(x=x, slots=slots)
+
+    def local(self, client: Client[Any], x: Tensor) -> Drift:
+        y, buffer = x, None
+        for step in client.steps(self.lr):
+            g = self.direction(step, y, x)
+            buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
+            y = y - step.lr * buffer
+        return client.encode(Drift(dy=y - x), self.compressor)
+
+    def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
+        """The gradient of what a client minimizes."""
+        return step.grad(y)
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg with a proximal term that holds clients near the server's model."""
+
+    paper: ClassVar[str] = "fedprox"
+    mu: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mu < 0:
+            raise FairleadError(f"mu is {self.mu}: the proximal weight is zero or positive")
+
+    def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
+        return step.grad(y) + self.mu * (y - x)
+
+
+@dataclass(frozen=True)
+class FedPAQ(FedAvg):
+    """FedAvg whose clients send quantized steps."""
+
+    paper: ClassVar[str] = "fedpaq"
+    compressor: Compressor | None = field(default_factory=QSGD, kw_only=True)

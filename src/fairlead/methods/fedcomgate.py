@@ -1,0 +1,96 @@
+"""FedCOMGATE, Haddadpour, Kamani, Mokhtari and Mahdavi 2021: compressed gradient tracking.
+
+w: the server's model     y: a client's model     δ_i: its tracking term     Q: the compressor
+lr: η     gamma: γ, the server's step size over η·τ     τ: local steps
+
+The paper sends Q((w − y)/η), τ times the mean of the round's directions. Here a client sends
+D_i = Q((w − y)/Σ_k η_k), that mean itself, and its Σ_k η_k; then δ_i ← δ_i + D_i − D, and the server
+steps by γ·mean(Ση)·D. For equal clients it is the same (Q scales with its argument); for clients with
+different numbers of steps δ_i stays a difference of mean gradients, and mean δ_i stays 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
+from fairlead.errors import FairleadError, positive
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """The model alone."""
+
+    x: Tensor
+
+
+class Kept(Memory):
+    """The tracking term, and what was sent in this round."""
+
+    delta: Tensor
+    sent: Tensor
+
+
+class Mean(Upload):
+    """A client's mean direction, and the sum of its step sizes."""
+
+    d: Tensor
+    moved: Tensor
+
+    def walked(self) -> Tensor:
+        return self.d * self.moved
+
+
+class Nothing(Upload):
+    """The answer to news."""
+
+
+@dataclass(frozen=True)
+class FedCOMGATE(Algorithm[Server, Kept]):
+    """Local SGD with gradient tracking and compressed messages; two exchanges a round."""
+
+    paper: ClassVar[str] = "fedcomgate"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local steps are corrected; a momentum buffer would undo that",
+    }
+    lr: Rate
+    gamma: float = 1.0
+    compressor: Compressor | None = None
+
+    def __post_init__(self) -> None:
+        positive("gamma", self.gamma)
+        if self.compressor is not None and not self.compressor.unbiased:
+            raise FairleadError(
+                f"FedCOMGATE needs an unbiased compressor, and {self.compressor} is not: use QSGD or RandK"
+            )
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def memory(self, x: Tensor) -> Kept:
+        return Kept(delta=torch.zeros_like(x), sent=torch.zeros_like(x))
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        up = cohort.run(self.local, w=s.x).mean
+        cohort.run(self.track, d=up.d)
+        return Server(x=s.x - self.gamma * up.moved * up.d)
+
+    def local(self, client: Client[Kept], w: Tensor) -> tuple[Mean, Kept]:
+        y, delta = w, client.memory.delta
+        for step in client.steps(self.lr):
+            y = y - step.lr * (step.grad(y) - delta)
+        mean = Mean(d=(w - y) / client.moved, moved=client.moved)
+        sent = client.encode(mean, self.compressor)
+        return sent, Kept(delta=delta, sent=sent.d)
+
+    def track(self, client: Client[Kept], d: Tensor) -> tuple[Nothing, Kept]:
+        kept = client.memory
+        delta = kept.delta + kept.sent - d  # with the own D_i as the server decoded it
+        return Nothing(), Kept(delta=delta, sent=kept.sent)

@@ -1,0 +1,73 @@
+"""FedDyn, Algorithm 1 of Acar et al. 2021: dynamic regularization.
+
+x: the server's model     y: a client's model     g_i: its linear term, h: the server's mean of them
+lr: step size of the local solver     alpha: α
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
+from fairlead.errors import positive
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """The model and the mean of the clients' linear terms."""
+
+    x: Tensor
+    h: Tensor
+
+
+class Kept(Memory):
+    """A client's linear term."""
+
+    g: Tensor
+
+
+class Drift(Upload):
+    """How far a client moved."""
+
+    dy: Tensor
+
+
+@dataclass(frozen=True)
+class FedDyn(Algorithm[Server, Kept]):
+    """Local SGD on f_i − ⟨g_i, y⟩ + α/2·‖y − x‖², whose stationary points are the global ones."""
+
+    paper: ClassVar[str] = "feddyn"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local steps are corrected; a momentum buffer would undo that",
+    }
+    lr: Rate
+    alpha: float = 0.1
+    compressor: Compressor | None = None
+
+    def __post_init__(self) -> None:
+        positive("alpha", self.alpha)
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x, h=torch.zeros_like(x))
+
+    def memory(self, x: Tensor) -> Kept:
+        return Kept(g=torch.zeros_like(x))
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        dy = cohort.run(self.local, x=s.x).mean.dy
+        h = s.h - self.alpha * cohort.share * dy
+        return Server(x=s.x + dy - h / self.alpha, h=h)
+
+    def local(self, client: Client[Kept], x: Tensor) -> tuple[Drift, Kept]:
+        y, g_i = x, client.memory.g
+        for step in client.steps(self.lr):
+            y = y - step.lr * (step.grad(y) - g_i + self.alpha * (y - x))
+        sent = client.encode(Drift(dy=y - x), self.compressor)
+        return sent, Kept(g=g_i - self.alpha * sent.dy)  # what the server heard: h stays their mean

@@ -1,0 +1,165 @@
+"""FedLOMO and FedGLOMO, Das, Acharya, Hashemi, Sanghavi, Dhillon and Topcu 2022 (Algorithms 1, 2, 4, 5).
+
+w: the server's model     v: a client's variance-reduced direction     u: the server's direction
+a = w_k − w_{k,E}, b = w_{k−1} − ŵ_{k−1,E}: a client's steps from the new and from the last point
+lr: η_k     beta: β_k     damping: of the local momentum, 1 in the box, 0.8 for heterogeneous clients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
+from fairlead.errors import FairleadError
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """The model alone."""
+
+    x: Tensor
+
+
+class Steps(Upload):
+    """A client's step a."""
+
+    a: Tensor
+
+    def walked(self) -> Tensor | None:
+        return self.a
+
+
+class Mixed(Steps):
+    """A client's step a with its step at the last point mixed in."""
+
+    def walked(self) -> None:
+        return None
+
+
+class Pair(Upload):
+    """A client's step, and how it differs from its step at the last point."""
+
+    a: Tensor
+    difference: Tensor
+
+    def walked(self) -> Tensor:
+        return self.a
+
+
+@dataclass(frozen=True)
+class FedLOMO(Algorithm[Server, Memory]):
+    """FedAvg with local variance-reducing momentum, which starts from a full gradient.
+
+    first_batch: samples of the first gradient (256 in the paper's experiments); None for all.
+    """
+
+    paper: ClassVar[str] = "fedglomo"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local momentum is the variance-reducing one, with damping",
+    }
+    lr: Rate
+    damping: float = 1.0
+    first_batch: int | None = None
+    compressor: Compressor | None = None
+
+    def __post_init__(self) -> None:
+        _check_batch(self.first_batch)
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        return Server(x=s.x - cohort.run(self.local, w=s.x).mean.a)
+
+    def local(self, client: Client[Any], w: Tensor) -> Steps:
+        (end,) = self.walk(client, w)
+        return client.encode(Steps(a=w - end), self.compressor)
+
+    def walk(self, client: Client[Any], *starts: Tensor) -> list[Tensor]:
+        """The local steps from every starting point, on the same batches (Algorithm 2)."""
+        w, before, v = list(starts), list(starts), [torch.zeros_like(s) for s in starts]
+        for k, step in enumerate(client.steps(self.lr)):
+            for path, at in enumerate(w):
+                if k == 0:
+                    v[path] = client.grad(at, self.first_batch)  # line 3
+                else:
+                    kept = v[path] - step.grad(before[path])
+                    v[path] = step.grad(at) + self.damping * kept  # line 6
+            before, w = w, [at - step.lr * d for at, d in zip(w, v, strict=True)]  # line 8
+        return w
+
+
+def _check_batch(size: int | None) -> None:
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise FairleadError(f"first_batch is {size}: take at least 1 sample, or None for all")
+
+
+class GlobalServer(State):
+    """The model, the last model and the direction."""
+
+    x: Tensor
+    last: Tensor
+    u: Tensor
+
+
+@dataclass(frozen=True)
+class FedGLOMO(Algorithm[GlobalServer, Memory]):
+    """FedLOMO with momentum at the server too, made from steps at the last two points.
+
+    With a compressor clients send Q(a) and Q(a − b), without one a − (1 − β)b (appendix B). The
+    theory has all clients in the first round: `cohort=fl.AllFirst(25)`.
+    """
+
+    paper: ClassVar[str] = "fedglomo"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local momentum is the variance-reducing one, with damping",
+    }
+    lr: Rate
+    beta: float = 0.2
+    damping: float = 1.0
+    first_batch: int | None = None
+    compressor: Compressor | None = None
+
+    def __post_init__(self) -> None:
+        _check_batch(self.first_batch)
+        if not 0 <= self.beta <= 1:
+            raise FairleadError(f"beta is {self.beta}: it lies between 0 and 1")
+        if self.compressor is not None and not self.compressor.unbiased:
+            raise FairleadError(
+                f"FedGLOMO needs an unbiased compressor, and {self.compressor} is not: use QSGD or RandK"
+            )
+
+    def init(self, x: Tensor) -> GlobalServer:
+        return GlobalServer(x=x, last=x, u=torch.zeros_like(x))
+
+    def round(self, s: GlobalServer, cohort: Cohort) -> GlobalServer:
+        beta = 1.0 if cohort.first else self.beta  # line 8 is line 10 with β = 1
+        if self.compressor is None:
+            run = partial(self.combined, beta=beta)
+            u = (1 - beta) * s.u + cohort.run(run, w=s.x, last=s.last).mean.a
+        else:
+            up = cohort.run(self.pair, w=s.x, last=s.last).mean
+            u = beta * up.a + (1 - beta) * (s.u + up.difference)  # line 10
+        return GlobalServer(x=s.x - u, last=s.x, u=u)  # line 12
+
+    @property
+    def _walk(self) -> Any:
+        return FedLOMO(self.lr, self.damping, self.first_batch).walk
+
+    def pair(self, client: Client[Any], w: Tensor, last: Tensor) -> Pair:
+        end, end_last = self._walk(client, w, last)
+        a, b = w - end, last - end_last
+        return client.encode(Pair(a=a, difference=a - b), self.compressor)  # two draws of noise
+
+    def combined(self, client: Client[Any], w: Tensor, last: Tensor, beta: float) -> Mixed:
+        end, end_last = self._walk(client, w, last)
+        return Mixed(a=(w - end) - (1 - beta) * (last - end_last))

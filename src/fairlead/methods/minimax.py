@@ -1,0 +1,148 @@
+"""Methods for saddle points, Hou, Thekumparampil, Fanti and Oh 2021 ("Efficient Algorithms for Federated
+Saddle Point Optimization"), on tasks whose gradient is the mapping G = (∇x f, −∇y f).
+
+z: the point (x, y)     G_i: a client's mapping     lr: γ     τ: local steps, `steps` of `train`
+FedAvg-S is `FedAvg` on such a task; its step in the experiments is γ/(√k + 1), k over all steps.
+With `steps=fl.Geometric(1/τ)` synchronization is random instead of every τ steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, get_args
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.methods.fedavg import Drift, FedAvg
+from fairlead.task.domain import Geometry, Simplex
+from fairlead.errors import FairleadError, positive, unknown
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """The point."""
+
+    x: Tensor
+
+
+class Mapped(Upload):
+    """A client's mappings over its batches, each times its step size: their mean or their sum."""
+
+    g: Tensor
+
+
+class Anchor(Upload):
+    """A client's exact mapping at the anchor."""
+
+    g: Tensor
+
+
+@dataclass(frozen=True)
+class MirrorDescent(Algorithm[Server, Memory]):
+    """Minibatch mirror descent: z ← z − γ·mean G_i(z), over the round's batches at z.
+
+    total: sum a round's τ mappings instead of averaging them, as the paper's framework (8) has it.
+    geometry: where y lies on a simplex, "euclidean" (the step is projected) or "entropy" (weights are
+        multiplied by exp(−γ·g) and normalised); ratio: the step size there over that elsewhere.
+    """
+
+    paper: ClassVar[str] = "saddle"
+    refuses: ClassVar[Mapping[str, str]] = {"momentum": "it takes no local steps"}
+    lr: Rate
+    total: bool = False
+    geometry: Geometry = "euclidean"
+    ratio: float = 1.0
+    domain: Simplex | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.geometry not in get_args(Geometry):
+            raise unknown("geometry", self.geometry, get_args(Geometry))
+        positive("ratio", self.ratio)
+
+    def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
+        if domain is None and (self.geometry, self.ratio) != ("euclidean", 1.0):
+            raise FairleadError(
+                "nothing in this task lies on a simplex: leave geometry and ratio out"
+            )
+        return replace(self, domain=domain)
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        return Server(x=self.step(s.x, s.x, cohort))
+
+    def step(self, z: Tensor, at: Tensor, cohort: Cohort) -> Tensor:
+        """From z along the mean mapping at another point: one exchange."""
+        g = cohort.run(self.mapped, z=at).mean.g
+        return z - g if self.domain is None else self.domain.step(z, g, self.geometry, self.ratio)
+
+    def mapped(self, client: Client[Any], z: Tensor) -> Mapped:
+        g, count = torch.zeros_like(z), 0
+        for step in client.steps(self.lr):
+            g = g + step.lr * step.grad(z)
+            count = count + (step.lr > 0)  # where a client has run out of steps, lr is zero
+        return Mapped(g=g if self.total else g / count)
+
+
+@dataclass(frozen=True)
+class MirrorProx(MirrorDescent):
+    """Minibatch mirror-prox (extragradient): a step to z_½, then from z along the mapping there. Two
+    exchanges a round, which the paper counts as two."""
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        half = self.step(s.x, s.x, cohort)
+        return Server(x=self.step(s.x, half, cohort))
+
+    def communications(self) -> int:
+        return 2
+
+
+@dataclass(frozen=True)
+class ExtraStep(FedAvg):
+    """Extra Step Local SGD: FedAvg-S whose local steps look ahead, on the same batch."""
+
+    paper: ClassVar[str] = "saddle"
+    refuses: ClassVar[Mapping[str, str]] = {"momentum": "its steps look ahead instead"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum:
+            raise FairleadError("ExtraStep takes no momentum: its steps look ahead instead")
+
+    def local(self, client: Client[Any], x: Tensor) -> Drift:
+        y = x
+        for step in client.steps(self.lr):
+            half = y - step.lr * step.grad(y)
+            y = y - step.lr * step.grad(half)
+        return client.encode(Drift(dy=y - x), self.compressor)
+
+
+@dataclass(frozen=True)
+class ScaffoldS(Algorithm[Server, Memory]):
+    """SCAFFOLD-S, Algorithm 2: local steps corrected by the exact mapping at the last synchronized
+    point. Two exchanges a round; server_lr is γ_g/γ_l."""
+
+    paper: ClassVar[str] = "saddle"
+    lr: Rate
+    server_lr: Rate = 1.0
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        g = cohort.run(self.anchor, z=s.x).mean.g
+        dz = cohort.run(self.local, z=s.x, g=g).mean.dy
+        return Server(x=s.x + cohort.rate(self.server_lr) * dz)
+
+    def anchor(self, client: Client[Any], z: Tensor) -> Anchor:
+        return Anchor(g=client.grad(z))
+
+    def local(self, client: Client[Any], z: Tensor, g: Tensor) -> Drift:
+        y = z
+        for step in client.steps(self.lr):
+            y = y - step.lr * (step.grad(y) - step.grad(z) + g)
+        return Drift(dy=y - z)

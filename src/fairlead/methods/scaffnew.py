@@ -1,0 +1,90 @@
+"""Scaffnew, the federated form of ProxSkip, Mishchenko, Malinovsky, Stich and Richtárik 2022.
+
+x: the server's model     y: a client's model     h: a client's shift, its gradient at the solution
+lr: γ     p: the probability to communicate after a step
+
+In the paper a coin of probability p ends the local steps: `steps=fl.Geometric(p)` with p here. With a
+fixed number K of steps, p is 1/K (of the mean K, where clients differ); with all clients and equal K that is
+SCAFFOLD II with h_i = c_i − c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.errors import FairleadError
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """x alone."""
+
+    x: Tensor
+
+
+class Kept(Memory):
+    """A client's shift, and where it ended."""
+
+    h: Tensor
+    y: Tensor
+
+
+class Drift(Upload):
+    """How far a client moved, and its γ/p."""
+
+    dy: Tensor
+    t: Tensor
+
+
+class Nothing(Upload):
+    """The answer to news."""
+
+
+@dataclass(frozen=True)
+class Scaffnew(Algorithm[Server, Kept]):
+    """Local SGD with shifts that are settled once the new model is known. Two exchanges a round;
+    its theory has all clients take part."""
+
+    paper: ClassVar[str] = "scaffnew"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "the server's step is part of the method",
+        "momentum": "its local steps are corrected; a momentum buffer would undo that",
+        "compressor": "its shifts sum to zero only if the new model is the exact mean of what clients hold",
+    }
+    lr: Rate
+    p: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.p is not None and not 0 < self.p <= 1:
+            raise FairleadError(f"p is {self.p}: a probability above 0 and at most 1")
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def memory(self, x: Tensor) -> Kept:
+        return Kept(h=torch.zeros_like(x), y=torch.zeros_like(x))
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        up = cohort.run(self.local, x=s.x).mean
+        x = s.x + up.dy
+        cohort.run(self.settle, x=x, t=up.t)  # one γ/p for all, so that the shifts sum to zero
+        return Server(x=x)
+
+    def local(self, client: Client[Kept], x: Tensor) -> tuple[Drift, Kept]:
+        y, h, gamma = x, client.memory.h, None
+        for step in client.steps(self.lr):
+            gamma = step.lr if gamma is None else gamma
+            y = y - step.lr * (step.grad(y) - h)  # line 3
+        t = client.moved if self.p is None or gamma is None else 0 * client.moved + gamma / self.p
+        return Drift(dy=y - x, t=t), Kept(h=h, y=y)
+
+    def settle(self, client: Client[Kept], x: Tensor, t: Tensor) -> tuple[Nothing, Kept]:
+        kept = client.memory
+        h = kept.h + (x - kept.y) / t  # line 9: h ← h + p/γ·(x⁺ − x̂)
+        return Nothing(), Kept(h=h, y=kept.y)

@@ -1,0 +1,113 @@
+"""SCAFFOLD, Algorithm 1 of Karimireddy et al. 2020.
+
+x: the server's model     y: a client's model     c, c_i: control variates of server and client
+lr: η_l     server_lr: η_g     client.moved: the sum of the step sizes applied, K·η_l when constant
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.methods.server import ServerStep, Slots
+from fairlead.compress import Compressor
+from fairlead.errors import FairleadError, unknown
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """The model, the mean of all clients' control variates, the server optimizer's state."""
+
+    x: Tensor
+    c: Tensor
+    slots: Slots
+
+
+class Kept(Memory):
+    """A client's control variate."""
+
+    c: Tensor
+
+
+class Start(Upload):
+    """A client's gradient at the starting point."""
+
+    c: Tensor
+
+
+class Deltas(Upload):
+    """A client's step and the change of its control variate."""
+
+    dy: Tensor
+    dc: Tensor
+
+
+@dataclass(frozen=True)
+class Scaffold(ServerStep, Algorithm[Server, Kept]):
+    """Local SGD with control variates against client drift.
+
+    option: "II" takes the mean gradient of the round's steps as the new control variate, "I" the
+    full local gradient at x (one more pass). warm_start: c_i = ∇f_i(x⁰) before the first round
+    instead of zero.
+
+    >>> Scaffold(lr=0.1, momentum=0.9)
+    Traceback (most recent call last):
+    ...
+    fairlead.errors.FairleadError: Scaffold takes no local momentum: (x − y)/(K·lr) would not be ...
+    """
+
+    paper: ClassVar[str] = "scaffold"
+    lr: Rate
+    option: Literal["I", "II"] = "II"
+    warm_start: bool = False
+    compressor: Compressor | None = None
+    momentum: float = 0.0
+    refuses: ClassVar[Mapping[str, str]] = {
+        "momentum": "(x − y)/(K·lr) would not be the mean gradient; use ScaffoldM, or a server optimizer "
+        "with momentum"
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.option not in ("I", "II"):
+            raise unknown("option", str(self.option), ["I", "II"])
+        if self.momentum:
+            raise FairleadError(f"Scaffold takes no local momentum: {self.refuses['momentum']}")
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x, c=torch.zeros_like(x), slots={})
+
+    def memory(self, x: Tensor) -> Kept:
+        return Kept(c=torch.zeros_like(x))
+
+    def start(self, s: Server, everyone: Cohort) -> Server:
+        if not self.warm_start:
+            return s
+        return Server(x=s.x, c=everyone.run(self.warm, x=s.x).mean.c, slots=s.slots)
+
+    def warm(self, client: Client[Kept], x: Tensor) -> tuple[Start, Kept]:
+        c_i = client.grad(x)
+        return Start(c=c_i), Kept(c=c_i)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        up = cohort.run(self.local, x=s.x, c=s.c).mean
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # lines 16-17
+        return Server(x=x, c=s.c + cohort.share * up.dc, slots=slots)
+
+    def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
+        y, c_i = x, client.memory.c
+        correction = c - c_i  # the same in every step
+        for step in client.steps(self.lr):
+            y = y - step.lr * (step.grad(y) + correction)  # line 10
+        if self.option == "I":
+            c_new = client.grad(x)  # line 12 (i)
+        else:
+            c_new = c_i - c + (x - y) / client.moved  # line 12 (ii)
+        sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 13
+        # with a compressor a client keeps what the server heard, so that c stays the mean of c_i
+        return sent, Kept(c=c_new if self.compressor is None else c_i + sent.dc)  # line 14

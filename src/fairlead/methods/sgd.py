@@ -1,0 +1,67 @@
+"""FedSGD and minibatch SGD: one server step along the mean gradient at x, no local drift.
+
+x: the server's model     g: a client's gradient at x     lr: the server's step size
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.compress import Compressor
+from fairlead.schedules import Rate
+
+
+class Server(State):
+    """x alone."""
+
+    x: Tensor
+
+
+class Gradient(Upload):
+    """A client's gradient at x."""
+
+    g: Tensor
+
+
+@dataclass(frozen=True)
+class FedSGD(Algorithm[Server, Memory]):
+    """Large-batch SGD: every client sends its full local gradient at x."""
+
+    paper: ClassVar[str] = "scaffold"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "server": "FedAvg with one step on all data is the same, and takes one",
+        "momentum": "it takes no local steps",
+    }
+    lr: Rate
+    compressor: Compressor | None = None
+
+    def init(self, x: Tensor) -> Server:
+        return Server(x=x)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        up = cohort.run(self.local, x=s.x).mean
+        return Server(x=s.x - cohort.rate(self.lr) * up.g)
+
+    def local(self, client: Client[Any], x: Tensor) -> Gradient:
+        return client.encode(Gradient(g=self.gradient(client, x)), self.compressor)
+
+    def gradient(self, client: Client[Any], x: Tensor) -> Tensor:
+        """A client's gradient at x."""
+        return client.grad(x)
+
+
+@dataclass(frozen=True)
+class MinibatchSGD(FedSGD):
+    """As FedSGD with the mean of the K minibatch gradients of a round, all taken at x."""
+
+    def gradient(self, client: Client[Any], x: Tensor) -> Tensor:
+        g = torch.zeros_like(x)
+        for step in client.steps(1.0):  # a weight of one a step, zero for a client that is done
+            g = g + step.lr * step.grad(x)
+        return g / client.moved

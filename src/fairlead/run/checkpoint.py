@@ -1,0 +1,367 @@
+"""Checkpoints: everything a run needs to go on to the same bytes, in one safetensors file a round.
+
+A file holds the server's state, every touched client's memory, remainders of compressors, buffers,
+ledger, counters, history and how the run was executed; all randomness is counted, so no generator
+needs saving. It is written beside its place and moved there, its SHA-256 inside: what is there is
+whole, and what is not whole is passed over for the one before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fairlead.core.method import State
+from fairlead.engine.accounting import Exchange, Ledger
+from fairlead.engine.processes.ranks import Ranks
+from fairlead.engine.simulate import Session
+from fairlead.errors import FairleadError
+from fairlead.run.history import History
+from fairlead.run.tensorfile import Pieces, digest, write
+
+Tensors = dict[str, Tensor | Pieces]
+FORMAT = "1"
+ROWS = ("store/", "residuals/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Where and when to write them.
+
+    every: rounds between two; minutes: or after so much time, whichever comes first.
+    last: how many are kept.
+    """
+
+    folder: str | Path
+    every: int | None = None
+    minutes: float | None = 10.0
+    last: int = 3
+
+    def __post_init__(self) -> None:
+        if (self.every is not None and self.every < 1) or self.last < 1:
+            raise FairleadError("checkpoints: every and last are whole numbers, at least 1")
+        if self.minutes is not None and not self.minutes > 0:
+            raise FairleadError(f"checkpoints: minutes is {self.minutes}: take a positive number")
+
+
+@dataclasses.dataclass
+class Saved:
+    """What a checkpoint brings back."""
+
+    path: Path
+    round: int
+    seconds: float
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors under a name."""
+        cut = len(name) + 1
+        return {k[cut:]: t for k, t in self.tensors.items() if k.startswith(f"{name}/")}
+
+    @property
+    def shards(self) -> list[Path]:
+        """The files that hold the clients' rows, where several processes wrote them."""
+        count = len(self.meta.get("shards", []))
+        return [self.path.with_suffix(f".{rank}-of-{count}.shard") for rank in range(count)]
+
+    def restore_rows(self, session: Session) -> None:
+        """Put the clients' rows of this file back, those that are this process's."""
+        rows = self.part("store")
+        if session.store is not None and rows:
+            session.load_rows(session.store, rows)
+        for name in sorted({key.split("/")[0] for key in self.part("residuals")}):
+            left = self.part(f"residuals/{name}")
+            if "v" in left:
+                session.load_rows(session.residuals.of(name, left["v"]), left)
+
+    def history(self) -> History:
+        """The rows recorded so far."""
+        columns, table = self.meta["columns"], self.tensors["history"].tolist()
+        given = self.tensors["given"].tolist()
+        return History(
+            [
+                {c: _number(v) for c, v, g in zip(columns, row, has, strict=True) if g}
+                for row, has in zip(table, given, strict=True)
+            ]
+        )
+
+    def restore(self, state: State, session: Session) -> State:
+        """Put everything back into a fresh session; returns the server's state."""
+        place = session.task.device
+        session.place(self.part("places"))
+        for shard in [self, *(_read(path) for path in self.shards)]:
+            shard.restore_rows(session)
+        session.buffers = self.tensors["buffers"].to(place)
+        for name, value in self.meta["counters"].items():
+            setattr(session.counters, name, value)
+        session.ledger = _ledger(self.part("ledger"), self.meta["nominal"])
+        session.take(self.meta["engine"])
+        return state.filled(_placed(self.part("state"), place))
+
+
+class Keeper:
+    """Writes the checkpoints of one run."""
+
+    def __init__(
+        self,
+        setting: Checkpoints,
+        config: dict[str, Any],
+        ranks: Ranks | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self.setting, self.config = setting, config
+        self.ranks = ranks if ranks is not None and ranks.size > 1 else None
+        self.folder = Path(setting.folder)
+        self.since, self.written, self.failed = time.monotonic(), -1, False
+        if fresh and listed(self.folder):
+            raise FairleadError(
+                f"{self.folder} holds checkpoints of an earlier run: go on from them with resume, or take "
+                "another folder"
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
+
+    def due(self, round: int) -> bool:
+        """Whether one should be written after this round."""
+        every, minutes = self.setting.every, self.setting.minutes
+        by_round = (every is not None and round % every == 0) or self.failed
+        return by_round or (minutes is not None and time.monotonic() - self.since > 60 * minutes)
+
+    def try_to_write(
+        self, round: int, state: State, session: Session, history: History, seconds: float
+    ) -> None:
+        """Write one if the disk lets us; else say so once, and try again after the next round."""
+        try:
+            self.write(round, state, session, history, seconds)
+            self.failed = False
+        except FairleadError as error:
+            if not self.failed:
+                warnings.warn(f"{error}; the run goes on and tries again", stacklevel=2)
+            self.failed = True
+
+    def write(
+        self, round: int, state: State, session: Session, history: History, seconds: float
+    ) -> Path:
+        """Write one, whole or not at all, and drop the oldest."""
+        if round == self.written:
+            return self._path(round)
+        tensors, meta = _collected(round, state, session, history, seconds)
+        meta["config"] = self.config
+        path = self._path(round)
+        if self.ranks is None:
+            self._write(path, round, tensors, meta)
+        else:
+            self._write_parts(self.ranks, path, round, tensors, meta)
+        if self.ranks is None or self.ranks.first:
+            for old in listed(self.folder)[: -self.setting.last]:
+                for part in shards_of(old):
+                    part.unlink(missing_ok=True)
+                old.unlink(missing_ok=True)
+        self.since, self.written = time.monotonic(), round
+        return path
+
+    def _write_parts(
+        self,
+        ranks: Ranks,
+        path: Path,
+        round: int,
+        tensors: Tensors,
+        meta: dict[str, Any],
+    ) -> None:
+        """Every rank writes its clients' rows; when all are there, the first one writes the rest, which
+        names them."""
+        rows = {name: t for name, t in tensors.items() if name.startswith(ROWS)}
+        rest = {name: t for name, t in tensors.items() if name not in rows}
+        shard = path.with_suffix(f".{ranks.rank}-of-{ranks.size}.shard")
+        failed: FairleadError | None = None
+        about, found = {"format": FORMAT, "round": round, "rank": ranks.rank}, "0" * 64
+        try:
+            found = self._write(shard, round, rows, about)
+        except FairleadError as error:
+            failed = error
+        digests = ranks.gather(bytes.fromhex(found))
+        if ranks.most([failed is not None])[0]:
+            raise failed or FairleadError(f"another rank could not write its part of round {round}")
+        try:
+            if ranks.first:
+                self._write(path, round, rest, {**meta, "shards": [d.hex() for d in digests]})
+        except FairleadError as error:
+            failed = error
+        if ranks.most([failed is not None])[0]:
+            raise failed or FairleadError(f"rank 0 could not write the checkpoint of round {round}")
+
+    def _write(self, path: Path, round: int, tensors: Tensors, meta: dict[str, Any]) -> str:
+        """A file, whole or not at all, and its digest."""
+        beside = path.with_name(path.name + ".part")
+        try:
+            with beside.open("wb") as file:
+                found = write(file, tensors, "fairlead", meta)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+            _settle(self.folder)
+            return found
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise FairleadError(
+                f"the checkpoint of round {round} could not be written to {self.folder}: "
+                f"{error.strerror}; those before it are whole"
+            ) from error
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round:09d}.safetensors"
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The files with clients' rows that belong to a checkpoint of several processes."""
+    return sorted(path.parent.glob(f"{path.stem}.*.shard"))
+
+
+def listed(folder: str | Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    return sorted(Path(folder).glob("round-*.safetensors"))
+
+
+def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[str]]:
+    """The newest whole checkpoint of a run with these settings, and what was wrong with newer ones."""
+    inner = Path(folder) / "checkpoints"  # of a run's folder
+    folder = inner if inner.is_dir() else folder
+    found = listed(folder)
+    if not found:
+        raise FairleadError(f"there is no checkpoint in {folder}: run with checkpoints first")
+    wrong = []
+    for path in reversed(found):
+        try:
+            saved = read(path)
+            _same(path, saved.meta["config"], config)
+            return saved, wrong
+        except FairleadError as error:
+            wrong.append(str(error))
+    raise FairleadError(f"no checkpoint in {folder} can be used: {wrong[0]}")
+
+
+def executed(folder: str | Path) -> dict[str, Any]:
+    """How the run in a folder was executed up to its newest checkpoint; empty where that is not told."""
+    inner = Path(folder) / "checkpoints"
+    for path in reversed(listed(inner if inner.is_dir() else folder)):
+        wrong = contextlib.suppress(OSError, SafetensorError, KeyError, TypeError, ValueError)
+        with wrong, safe_open(path, framework="pt") as file:
+            return json.loads(file.metadata()["fairlead"])["engine"]
+    return {}
+
+
+def read(path: str | Path) -> Saved:
+    """A checkpoint, refused unless every byte is as it was written."""
+    saved = _read(Path(path))
+    for shard, expected in zip(saved.shards, saved.meta.get("shards", []), strict=True):
+        if not shard.is_file() or digest(*_contents(_read(shard))) != expected:
+            raise FairleadError(f"{saved.path.name} is damaged: {shard.name} is not what it was")
+    return saved
+
+
+def _contents(saved: Saved) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    return saved.tensors, saved.meta
+
+
+def _read(path: Path) -> Saved:
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
+        meta = json.loads(header["fairlead"])
+    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise FairleadError(f"{path.name} is cut off or no checkpoint: {error}") from error
+    if meta.get("format") != FORMAT:
+        raise FairleadError(f"{path.name} is of another version of fairlead: start the run anew")
+    if digest(tensors, meta) != header.get("sha256"):
+        raise FairleadError(f"{path.name} is damaged: its checksum does not fit")
+    return Saved(path, meta["round"], meta.get("seconds", 0.0), tensors, meta)
+
+
+def _collected(
+    round: int, state: State, session: Session, history: History, seconds: float
+) -> tuple[Tensors, dict[str, Any]]:
+    columns = list(history)
+    table = [[row.get(name, 0.0) for name in columns] for row in history.rows]
+    given = [[name in row for name in columns] for row in history.rows]
+    tensors: Tensors = {f"state/{name}": t for name, t in state.tensors().items()}
+    if session.store is not None:
+        tensors |= {f"store/{name}": t for name, t in session.store.pieces().items()}
+    for field, left in session.residuals.stores.items():
+        tensors |= {f"residuals/{field}/{name}": t for name, t in left.pieces().items()}
+    tensors |= {f"ledger/{name}": t for name, t in _ledger_tensors(session.ledger).items()}
+    tensors |= {f"places/{name}": t for name, t in session.places().items()}
+    tensors["buffers"] = session.buffers
+    tensors["history"] = torch.tensor(table, dtype=torch.float64)
+    tensors["given"] = torch.tensor(given, dtype=torch.bool)
+    meta = {
+        "format": FORMAT, "round": round, "seconds": seconds, "columns": columns,
+        "counters": dataclasses.asdict(session.counters), "engine": session.how(),
+        "nominal": [e.nominal_up for e in session.ledger.exchanges],
+    }  # fmt: skip
+    return tensors, meta
+
+
+def _ledger_tensors(ledger: Ledger) -> dict[str, Tensor]:
+    entries = ledger.exchanges
+    flat = {
+        "round": np.array([e.round for e in entries], dtype=np.int64),
+        "down": np.array([e.down for e in entries], dtype=np.int64),
+        "count": np.array([len(e.clients) for e in entries], dtype=np.int64),
+        "clients": np.concatenate([e.clients for e in entries] or [np.zeros(0, np.int64)]),
+        "up": np.concatenate([e.up for e in entries] or [np.zeros(0, np.int64)]),
+    }
+    return {name: torch.from_numpy(values) for name, values in flat.items()}
+
+
+def _ledger(tensors: dict[str, Tensor], nominal: list[float]) -> Ledger:
+    ledger = Ledger()
+    flat = {name: t.numpy() for name, t in tensors.items()}
+    ends = np.cumsum(flat["count"])
+    for k, end in enumerate(ends):
+        part = slice(end - flat["count"][k], end)
+        clients, up = flat["clients"][part], flat["up"][part]
+        ledger.add(Exchange(int(flat["round"][k]), clients, int(flat["down"][k]), up, nominal[k]))
+    return ledger
+
+
+def _number(value: float) -> float:
+    return int(value) if value == value and abs(value) < 2**53 and value == int(value) else value
+
+
+def _placed(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: t if name == "ids" else t.to(device) for name, t in tensors.items()}
+
+
+def _settle(folder: Path) -> None:
+    """Ask the disk to keep the folder's new entry."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _same(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in now:
+        if then.get(name) != now[name]:
+            raise FairleadError(
+                f"{path.name} is of a run with other settings: {name} was {then.get(name)}, now it "
+                f"is {now[name]}"
+            )

@@ -1,0 +1,66 @@
+"""What is refused before a run begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairlead.core.method import Algorithm, State
+from fairlead.run.loop import Plan
+from fairlead.data.batches import Batches
+from fairlead.errors import FairleadError, unknown
+from fairlead.data.sampling import check_dropout
+from fairlead.schedules import check_rate
+from fairlead.task.task import Task
+
+if TYPE_CHECKING:
+    from fairlead.run.train import Run
+
+
+def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches) -> None:
+    """Everything that can be refused before training."""
+    if not isinstance(algorithm, Algorithm):
+        raise FairleadError(
+            f"the method is {algorithm!r}: give an object such as fl.FedAvg(lr=0.1)"
+        )
+    for name, count in (("rounds", plan.rounds), ("eval_every", plan.eval_every)):
+        if not isinstance(count, int) or count < 1:
+            raise FairleadError(f"{name} is {count}: take a whole number, at least 1")
+    local.check(task.sizes)
+    single = np.flatnonzero(local.smallest(task.sizes) == 1)
+    if task.needs_pairs and len(single):
+        raise FairleadError(
+            f"client {single[0]} has a batch of one sample, on which BatchNorm1d is not defined: "
+            "set drop_last=True, or another batch size"
+        )
+    for name, rate in algorithm.rates().items():
+        check_rate(name, rate, plan.rounds, local.most_steps(task.sizes, plan.rounds, plan.seed))
+    known = task.recorded(plan.weighting, plan.objective)
+    for name in plan.target or {}:
+        if name not in known:
+            raise unknown("metric for the target", name, known)
+    plan.sampler.check(task.clients, plan.rounds)
+    check_dropout(plan.dropout, plan.rounds)
+
+
+def check_resume(
+    run: Run, task: Task, algorithm: Algorithm[Any, Any], rounds: int, seed: int
+) -> None:
+    """Refuse to go on from a run of other settings."""
+    if run.stopped == "diverged" or run.rounds >= rounds:
+        raise FairleadError(
+            f"the run to resume diverged or has {run.rounds} rounds already: ask for more"
+        )
+    fresh = algorithm.init(task.start(seed)[0])
+    same = (type(run.algorithm), run.session.seed, run.task.dim, run.task.clients)
+    asked = (type(algorithm), seed, task.dim, task.clients)
+    if same != asked or _fields(fresh) != _fields(run.state):
+        raise FairleadError(
+            "the run to resume has another method, seed or task: resume with its own"
+        )
+
+
+def _fields(state: State) -> set[str]:
+    """What a state is made of; an optimizer's slots come with its first step."""
+    return {name for name in state.tensors() if "slots/" not in name}

@@ -1,0 +1,364 @@
+"""Run folders: what a run is, what it recorded and its checkpoints, in files that explain themselves.
+
+run.json            method, task, split, settings, versions
+history.sqlite      one row an evaluation, written as they come (see `fairlead.run.history_file`)
+checkpoints/        what it takes to go on (see `fairlead.run.checkpoint`)
+track/              event files and ids of trackers (see `fairlead.track`)
+lock                held by the process that writes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fairlead.run.callbacks import Callback
+from fairlead.errors import FairleadError
+from fairlead.run.history import History
+from fairlead.run.history_file import HistoryFile, read_history, read_parts
+
+if TYPE_CHECKING:
+    from fairlead.run.train import Run
+
+FORMAT = 1
+ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
+TRACK = "track"
+WRITTEN = (
+    "history.csv",
+    *(f"{name}.{kind}" for name in ("run", "split") for kind in ("png", "pdf", "svg")),
+)
+"""What `fairlead run` adds."""
+FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part", *WRITTEN)
+
+
+class Recorder(Callback):
+    """Keeps a run in a folder while it goes on.
+
+    more: what else is to be known of the run, such as the settings of the command that began it.
+    overwrite: whether a run that is there already may be replaced.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        more: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> None:
+        self.folder, self.more = Path(folder), dict(more or {})
+        self.file: HistoryFile | None = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.folder / LOCK)
+        except OSError as error:
+            raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
+        self.replaces = not resume and (self.folder / HISTORY).exists()
+        if self.replaces and not overwrite:
+            self._lock.close()
+            raise FairleadError(
+                f"{self.folder} holds a run already: take another folder, go on with it (fairlead "
+                "resume), or replace it (overwrite)"
+            )
+
+    def begin(self, about: Mapping[str, Any], history: History) -> None:
+        if self.replaces:  # not before all else is known to work
+            _replaced(self.folder)
+        self.file = HistoryFile(self.folder / HISTORY)
+        after = about.get("after", -1)
+        known = read_history(self.folder / HISTORY).rows if after >= 0 else []
+        there = {row["round"] for row in known if row["round"] <= after}
+        wanted = {row["round"] for row in history.rows}
+        both = there & wanted
+        other = first_difference(_floats(known, both), _floats(history.rows, both)) is not None
+        if other or (after >= 0 and _is_another(self.folder, about)):
+            self.file.close()
+            self.file = None
+            raise FairleadError(f"{self.folder} holds another run than the one to go on with: "
+                                "take another folder")  # fmt: skip
+        write_json(self.folder / ABOUT, {"format": FORMAT, **about, **self.more})
+        self.file.begin(after if there <= wanted else -1)
+        kept = there if there <= wanted else set()
+        for row in history.rows:  # what is missing here, the checkpoint has
+            if row["round"] not in kept:
+                self.file.append(row)
+
+    def row(self, row: Mapping[str, float]) -> None:
+        if self.file is not None:
+            self.file.append(row)
+
+    def end(self, run: Run) -> None:
+        self._close(run.stopped)
+
+    def failed(self, error: BaseException) -> None:
+        said = " ".join(str(error).split()) or type(error).__name__
+        self._close("interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {said}")
+
+    def _close(self, why: str) -> None:
+        if self.file is not None:
+            self.file.end(why)
+        self._lock.close()
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run read from its folder, whether it is over or not.
+
+    >>> import tempfile, fairlead as fl
+    >>> folder = tempfile.mkdtemp() + "/a"
+    >>> task = fl.problems.theorem2(gradient=10)
+    >>> _ = fl.train(task, fl.FedAvg(lr=0.1), rounds=3, steps=10, out=folder)
+    >>> run = fl.runs.read(folder)
+    >>> run.label, run.status, len(run.history["loss"])
+    ('FedAvg', 'rounds', 4)
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The name of its method."""
+        return str(self.about.get("label", "?"))
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.about.get("seed", 0))
+
+    @property
+    def lr(self) -> float | None:
+        """Its step size before any schedule."""
+        return self.about.get("lr")
+
+    @cached_property
+    def history(self) -> History:
+        """What it recorded so far."""
+        return read_history(self.folder / HISTORY)
+
+    @cached_property
+    def parts(self) -> list[dict[str, Any]]:
+        """When it began, when it went on after a stop, and why each part ended."""
+        return read_parts(self.folder / HISTORY)
+
+    @cached_property
+    def status(self) -> str:
+        """Why it ended ("rounds", "target", "diverged", "interrupted", "callback", "failed: …"), or
+        "running", or "broken off" if nobody writes to it any more."""
+        why = self.parts[-1]["why"] if self.parts else None
+        return why or ("running" if self.busy else "broken off")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process is writing to it."""
+        return _is_locked(self.folder / LOCK)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files, without what others put into the folder."""
+        return sum(path.lstat().st_size for path in belongings(self.folder))
+
+
+def read(folder: str | Path) -> StoredRun:
+    """The run in a folder."""
+    place = Path(folder)
+    try:
+        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # also what is no text at all
+        raise FairleadError(f"{place} is no folder of a run: {error}") from error
+    kinds = {"task": dict, "seed": int, "target": dict | None}
+    if (
+        not isinstance(about, dict)
+        or about.get("format") != FORMAT
+        or any(name in about and not isinstance(about[name], kinds[name]) for name in kinds)
+    ):
+        raise FairleadError(f"{place} is of another version of fairlead")
+    if not (place / HISTORY).is_file():
+        raise FairleadError(f"{place} has no history: it is no whole folder of a run")
+    return StoredRun(place, about)
+
+
+def find(folders: Sequence[str | Path] | str | Path) -> list[StoredRun]:
+    """The runs in folders and anywhere below them, in the order of their paths; hidden folders are
+    left out, and what cannot be read is passed over with a warning."""
+    given = [folders] if isinstance(folders, str | Path) else folders
+    found: dict[Path, StoredRun] = {}
+    for folder in map(Path, given):
+        if not folder.is_dir():
+            raise FairleadError(f"there is no folder {folder}")
+        for path in _below(folder):
+            try:
+                found.setdefault(path.resolve(), read(path))
+            except FairleadError as error:
+                warnings.warn(f"passed over: {error}", stacklevel=2)
+    return list(found.values())
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for place, inner, files in os.walk(folder):
+        is_run = ABOUT in files and HISTORY in files
+        own = (CHECKPOINTS, TRACK) if is_run else ()
+        inner[:] = sorted(name for name in inner if name not in own and not name.startswith("."))
+        if is_run:
+            yield Path(place)
+
+
+def differences(one: StoredRun, two: StoredRun) -> dict[str, tuple[Any, Any]]:
+    """What two runs were set up with differently, by dotted names."""
+    first, second = flat(one.about), flat(two.about)
+    apart = ("began", "out", "after")  # when and where, not what
+    names = [n for n in dict.fromkeys([*first, *second]) if n.split(".")[0] not in apart]
+    return {n: (first.get(n), second.get(n)) for n in names if first.get(n) != second.get(n)}
+
+
+def first_difference(one: History, two: History) -> int | None:
+    """The first round in which two histories differ, apart from the time they took; None if in none.
+
+    >>> one = History([{"round": 0, "loss": 2.0, "seconds": 1.0}, {"round": 1, "loss": 1.0}])
+    >>> two = History([{"round": 0, "loss": 2.0, "seconds": 9.0}, {"round": 1, "loss": 0.5}])
+    >>> first_difference(one, two), first_difference(one, one)
+    (1, None)
+    """
+    first, second = ({row["round"]: row for row in history.rows} for history in (one, two))
+    for number in sorted({*first, *second}):
+        a, b = first.get(number, {}), second.get(number, {})
+        for name in {*a, *b} - {"seconds"}:
+            x, y = a.get(name), b.get(name)
+            if x != y and not (x != x and y != y):  # what is not a number is the same there
+                return int(number)
+    return None
+
+
+def _floats(rows: Sequence[Mapping[str, float]], rounds: set[float]) -> History:
+    """Rows as checkpoints keep them, in which all numbers are floats."""
+    kept = [row for row in rows if row["round"] in rounds]
+    return History([{name: float(value) for name, value in row.items()} for row in kept])
+
+
+def flat(nested: Mapping[str, Any], under: str = "") -> dict[str, Any]:
+    """A nested mapping with dotted names.
+
+    >>> flat({"method": {"lr": 0.1}, "seed": 0})
+    {'method.lr': 0.1, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{under}{name}."))
+        else:
+            found[f"{under}{name}"] = value
+    return found
+
+
+def remove(folder: str | Path) -> None:
+    """Delete a run: its own files and checkpoints, and the folder if nothing else is in it."""
+    place = read(folder).folder
+    if place.is_symlink():
+        raise FairleadError(f"{place} is a link: give the folder {place.resolve()} itself")
+    try:
+        with _locked(place / LOCK):
+            clear(place)
+            with contextlib.suppress(OSError):  # other files are in it
+                (place / CHECKPOINTS).rmdir()
+            (place / LOCK).unlink(missing_ok=True)
+        if not any(place.iterdir()):
+            place.rmdir()
+    except OSError as error:
+        raise FairleadError(f"{place} could not be removed: {error.strerror}") from error
+
+
+def belongings(folder: str | Path) -> list[Path]:
+    """The files of a run in its folder; what others put there is not among them."""
+    place = Path(folder)
+    kept, tracked = place / CHECKPOINTS, place / TRACK
+    found = [place / name for name in FILES]
+    if not kept.is_symlink():
+        found += [
+            p
+            for end in ("safetensors", "shard", "part")
+            for p in sorted(kept.glob(f"round-*.{end}"))
+        ]
+    if not tracked.is_symlink():
+        found += [Path(at) / name for at, _, names in os.walk(tracked) for name in sorted(names)]
+    return [path for path in found if path.is_symlink() or path.is_file()]
+
+
+def clear(folder: Path) -> None:
+    """Delete the files of a run, save its lock; of links only the link."""
+    for path in belongings(folder):
+        path.unlink()
+    if not (folder / TRACK).is_symlink():
+        shutil.rmtree(folder / TRACK, ignore_errors=True)  # its files are gone already
+
+
+def _is_another(folder: Path, about: Mapping[str, Any]) -> bool:
+    """Whether the run in a folder was set up otherwise than one that would go on there."""
+    try:
+        known = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    names = ("method", "seed", "work.batches", "work.cohort", "work.dropout")
+    then, now = ({n: v for n, v in flat(a).items() if n.startswith(names)} for a in (known, about))
+    return json.dumps(then, sort_keys=True) != json.dumps(now, sort_keys=True)
+
+
+def _replaced(folder: Path) -> None:
+    """Make room for another run."""
+    try:
+        clear(folder)
+    except OSError as error:
+        raise FairleadError(
+            f"the run in {folder} could not be replaced: {error.strerror}"
+        ) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON beside its place and move it there."""
+    beside = path.with_name(path.name + ".part")
+    try:
+        text = json.dumps(value, indent=1, default=str, ensure_ascii=False)
+        beside.write_text(text + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise FairleadError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _locked(path: Path) -> IO[str]:
+    """The open lock file, held until it is closed or the process ends."""
+    file = path.open("a", encoding="utf-8")
+    for _ in range(20):  # a reader may hold it for a moment
+        if _hold(file):
+            return file
+        time.sleep(0.05)
+    file.close()
+    raise FairleadError(f"another process is writing to {path.parent}: wait for it, or stop it")
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return not _hold(file, shared=True)  # readers do not take each other for a writer
+    except OSError:
+        return False
+
+
+def _hold(file: IO[str], shared: bool = False) -> bool:
+    if os.name != "posix":  # elsewhere nobody is kept out
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""What a run records: columns of numbers, one row an evaluation."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.errors import needed
+from fairlead.task.losses import better_larger
+
+
+class History(Mapping[str, NDArray[np.float64]]):
+    """Rows of numbers, read as columns.
+
+    >>> h = History()
+    >>> h.append({"round": 0, "loss": 2.0})
+    >>> h.append({"round": 1, "loss": 0.5})
+    >>> h["loss"], h.last("loss"), h.first_reach("loss", 1.0)
+    (array([2. , 0.5]), 0.5, 1)
+    """
+
+    def __init__(self, rows: list[dict[str, float]] | None = None) -> None:
+        self.rows = rows or []
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add one evaluation."""
+        self.rows.append(dict(row))
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        if not any(name in row for row in self.rows):
+            raise KeyError(name)
+        return np.array([row.get(name, np.nan) for row in self.rows], dtype=float)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for row in self.rows for name in row))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(name for row in self.rows for name in row))
+
+    def last(self, name: str) -> float:
+        """The newest value of a column."""
+        return float(self[name][-1])
+
+    def best(self, name: str) -> float:
+        """The best value of a column."""
+        return float(np.nanmax(self[name]) if better_larger(name) else np.nanmin(self[name]))
+
+    def first_reach(self, name: str, target: float) -> int | None:
+        """The first recorded round in which a metric is as good as `target`."""
+        values = self[name]
+        good = values >= target if better_larger(name) else values <= target
+        return int(self["round"][good.argmax()]) if good.any() else None
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas data frame."""
+        return needed("pandas").DataFrame(self.rows)
+
+    def to_polars(self) -> Any:
+        """The rows as a polars data frame."""
+        return needed("polars").DataFrame(self.rows, infer_schema_length=None)
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write one JSON object a line, with null for what is not finite."""
+        plain = [{k: v if math.isfinite(v) else None for k, v in r.items()} for r in self.rows]
+        lines = [json.dumps(row) + "\n" for row in plain]
+        Path(path).write_text("".join(lines), encoding="utf-8")
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a table with a header."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(self))
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path) -> History:
+        """Read what `to_jsonl` wrote."""
+        text = Path(path).read_text(encoding="utf-8")
+        return cls([json.loads(line) for line in text.splitlines()])

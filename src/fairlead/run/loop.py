@@ -1,0 +1,246 @@
+"""One run on its way: its state, what it records, and when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, State
+from fairlead.run.callbacks import Callback
+from fairlead.run.checkpoint import Keeper, newest
+from fairlead.describe import about
+from fairlead.engine.upcoming import Ahead
+from fairlead.engine.cohort import SimulatedCohort
+from fairlead.engine.simulate import Session
+from fairlead.errors import Diverged, FairleadError
+from fairlead.run.history import History
+from fairlead.task.losses import better_larger
+from fairlead.run.progress import Progress
+from fairlead.data.sampling import Dropouts, Sampler
+from fairlead.run.interrupt import Stop
+from fairlead.task.task import Task
+
+if TYPE_CHECKING:
+    from fairlead.run.train import Run
+
+Ending: TypeAlias = Literal["rounds", "target", "diverged", "interrupted", "callback"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is the same for every round of a run."""
+
+    rounds: int
+    sampler: Sampler
+    dropout: Dropouts
+    seed: int
+    weighting: str | Sequence[float]
+    eval_every: int
+    objective: bool
+    drift: bool
+    target: Mapping[str, float] | None
+
+
+class Course:
+    """A run between its first and its last round."""
+
+    def __init__(
+        self,
+        task: Task,
+        algorithm: Algorithm[Any, Any],
+        plan: Plan,
+        session: Session,
+        config: Mapping[str, Any],
+        callbacks: Sequence[Callback],
+        keeper: Keeper | None,
+        bar: Progress,
+    ) -> None:
+        self.task, self.algorithm, self.plan, self.session = task, algorithm, plan, session
+        self.config, self.callbacks, self.keeper, self.bar = config, callbacks, keeper, bar
+        self.stop = Stop(listen=False)
+        self.ahead = Ahead(session, plan.sampler, plan.dropout, plan.rounds)
+        self.state: State = algorithm.init(task.start(plan.seed)[0])
+        self.history = History()
+        self.clock, self.done, self.resumed = 0.0, 0, False
+        self.stopped: Ending | None = None
+        self.error: Diverged | None = None
+        self._before: tuple[State, Tensor] = self.state, session.buffers
+        self._answered = 0
+
+    # -- going on from an earlier run -----------------------------------------------------------
+
+    def restore(self, folder: str | Path) -> None:
+        """Go on from the newest checkpoint in a folder."""
+        saved, wrong = newest(folder, self.config)
+        for sentence in wrong:
+            warnings.warn(f"passed over: {sentence}", stacklevel=4)
+        self.state, self.history = saved.restore(self.state, self.session), saved.history()
+        self.clock, self.done, self.resumed = saved.seconds, saved.round, True
+        if self.history.last("round") == self.done and self.done % self.plan.eval_every:
+            del self.history.rows[-1]  # it was the last round's, which this run's is not
+        if self.done >= self.plan.rounds:
+            raise FairleadError(f"the run in {folder} has {self.done} rounds already: ask for more")
+
+    def follow(self, run: Run) -> None:
+        """Go on from a run in memory."""
+        self.session.continue_from(run.session)
+        kept = [row for row in run.history.rows if row["round"] % self.plan.eval_every == 0]
+        self.state, self.history = run.state, History(kept)
+        self.clock, self.done, self.resumed = run.seconds, run.rounds, True
+
+    # -- rounds ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def going(self, stop: Stop) -> Iterator[None]:
+        """While rounds are run: nothing random leaks, and whatever happens is told."""
+        self.stop = stop
+        device = self.task.device
+        cards = [_card(device)] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cards), torch.no_grad():
+            try:
+                yield
+            except BaseException as error:
+                self.fail(error)
+                raise
+            finally:
+                self.session.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the callbacks that an error ended the run."""
+        for callback in self.callbacks:
+            callback.failed(error)
+
+    def begin(self) -> None:
+        """Settle how to run, and look at the starting point."""
+        self.session.rounds = self.plan.rounds
+        self.session.prepare(self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients))
+        after = self.done if self.resumed else -1
+        known = {**about(self), "after": after} if self.callbacks else {}
+        for callback in self.callbacks:
+            callback.begin(known, self.history)
+        if not self.resumed:
+            begin = time.perf_counter()
+            self.state = self.algorithm.start(self.state, self.session.everyone())
+            self.spend(begin)
+            self.stopped = "callback" if self._record(0) else None
+
+    def goes_on(self) -> bool:
+        """Whether another round is due."""
+        plan, row = self.plan, self.history.rows[-1]
+        if self.stopped is None and plan.target is not None and _reached(row, plan.target):
+            self.stopped = "target"
+        elif self.stopped is None and self.done >= plan.rounds:
+            self.stopped = "rounds"
+        return self.stopped is None
+
+    def cohort(self) -> SimulatedCohort | None:
+        """Those who answer in the coming round; None if nobody does, and nothing changes then."""
+        plan, k = self.plan, self.done
+        # for dropout layers; all else is counted
+        _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
+        sampled, ids = self.ahead.clients(k)
+        self.session.counters.lost += len(sampled) - len(ids)
+        self.session.measure_drift = plan.drift and self.looks
+        self._before, self._answered = (self.state, self.session.buffers), len(ids)
+        return self.ahead.cohort(k)
+
+    @property
+    def looks(self) -> bool:
+        """Whether the coming round is evaluated."""
+        return (self.done + 1) % self.plan.eval_every == 0 or self.done + 1 == self.plan.rounds
+
+    def spend(self, begin: float, share: float = 1.0, wait: bool = True) -> None:
+        """Add the time since then to the run's clock."""
+        if wait and self.task.device.type == "cuda":
+            torch.cuda.synchronize(self.task.device)
+        self.clock += share * (time.perf_counter() - begin)
+
+    def round(self) -> None:
+        """One round."""
+        begin = time.perf_counter()
+        clients = self.cohort()
+        self.ahead.expect(self.done + 1)
+        if clients is not None:
+            self.state = self.session.play(self.algorithm, self.state, clients)
+            self.session.counters.steps += clients.longest
+        self.spend(begin, wait=self.looks)
+        self.after()
+
+    def after(self, found: Mapping[str, float] | None = None, total: float | None = None) -> None:
+        """Look at the round's result, write down what is due, and see whether to end. `found` is the
+        evaluation and `total` the sum of x, where they have been made for many runs at once."""
+        look = self.looks
+        self.done += 1
+        asked = self._record(self._answered, found) if look else False
+        row = self.history.rows[-1]
+        if self._lost(row if look else {}, look, total):
+            self.error = Diverged(
+                f"{type(self.algorithm).__name__} diverged in round {self.done}: the model or its loss "
+                "is not finite; take a smaller step size"
+            )
+            (self.state, self.session.buffers), self.stopped = self._before, "diverged"
+            return
+        self.bar.update(self.done, row)
+        keeper = self.keeper
+        due = keeper is not None and keeper.due(self.done)
+        asked, stop, due = self.session.agree(asked, self.stop.asked, due)
+        if asked:
+            self.stopped = "callback"
+        elif stop:
+            self.stopped = "interrupted"
+        if keeper is not None and (due or not self.goes_on()):
+            self.session.settle()
+            keeper.try_to_write(self.done, self.state, self.session, self.history, self.clock)
+
+    def _record(self, clients: int, found: Mapping[str, float] | None = None) -> bool:
+        session, plan = self.session, self.plan
+        session.settle()
+        counts, ledger = session.counters, session.ledger
+        if found is None:
+            found = session.evaluate(self.state.x, plan.weighting, plan.objective)
+        row = {
+            "round": self.done, **found, "clients": clients, "gradients": counts.gradients,
+            "communications": self.done * self.algorithm.communications(),
+            "exchanges": counts.exchanges, "bits": ledger.up + ledger.down,
+            "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
+            "seconds": self.clock, **session.walks.diversity(),
+        }  # fmt: skip
+        self.history.append(row)
+        told = [bool(callback.row(row)) for callback in self.callbacks]  # all of them, not some
+        return any(told)
+
+    def _lost(self, row: Mapping[str, float], look: bool, total: float | None) -> bool:
+        """Whether the run left the finite numbers. On a GPU only looked at when evaluating, so that
+        rounds do not wait for each other."""
+        x = self.state.x
+        if not look and x.device.type != "cpu":
+            return False
+        total = float(x.sum()) if total is None else total
+        return not math.isfinite(total) or not math.isfinite(row.get("loss", 0.0))
+
+
+def _seed(value: int, device: torch.device) -> None:
+    """Seed torch's generators in use; `torch.manual_seed` looks for all there could be."""
+    torch.default_generator.manual_seed(value)
+    if device.type == "cuda":
+        torch.cuda.default_generators[_card(device)].manual_seed(value)
+
+
+def _card(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:
+    return all(
+        n in row and (row[n] >= goal if better_larger(n) else row[n] <= goal)
+        for n, goal in target.items()
+    )

@@ -1,0 +1,41 @@
+"""What a run will take, before it is begun."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fairlead.core.method import Algorithm
+from fairlead.engine.resources import Needs
+from fairlead.engine.simulate import Mode, Simulate
+from fairlead.engine.state.tiers import release
+from fairlead.task.task import Task
+from fairlead.run.train import planned, set_out
+
+
+def needs(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    *,
+    rounds: int,
+    engine: Mode | Simulate = "auto",
+    workers: Any = None,
+    **settings: Any,
+) -> Needs:
+    """The memory that a run with these settings of `train` will take; of several processes, each.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.synthetic_logistic(clients=1000, samples=20)
+    >>> found = fl.needs(task, fl.Scaffold(lr=0.1), rounds=10, cohort=20, steps=5, batch_size=5)
+    >>> found.memories == 200 * task.dim * 8, found.tier
+    (True, 'device')
+    """
+    plan, local = planned(rounds=rounds, **settings)
+    given = engine if isinstance(engine, Simulate) else Simulate(engine)
+    names = [field.name for field in dataclasses.fields(Simulate)]
+    alone = Simulate(**{name: getattr(given, name) for name in names})
+    session = set_out(task, algorithm, plan, local, alone).session
+    session.size_up(plan.sampler.cohort(plan.seed, 0, task.clients))
+    for store in session.stores():
+        release(store)
+    return session.needs

@@ -1,0 +1,384 @@
+"""The training loop, readable from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairlead.core.method import Algorithm, State
+from fairlead.run.callbacks import Callback
+from fairlead.run.checks import check, check_resume
+from fairlead.run.checkpoint import Checkpoints, Keeper, executed, listed
+from fairlead.run.loop import Course, Ending, Plan
+from fairlead.data.batches import Batches, BatchTable, Geometric
+from fairlead.describe import about, described
+from fairlead.engine.clients import Counters
+from fairlead.engine.processes.local import Crew
+from fairlead.engine.accounting import Ledger
+from fairlead.engine.resources import Needs
+from fairlead.engine.simulate import Mode, Session, Simulate
+from fairlead.engine.processes.workers import Workers, staffed
+from fairlead.errors import Diverged, FairleadError
+from fairlead.run.history import History
+from fairlead.run.progress import Progress
+from fairlead.run.folder import CHECKPOINTS, Recorder
+from fairlead.data.sampling import Cohorts, Dropouts, as_sampler
+from fairlead.run.interrupt import Stop
+from fairlead.task.task import Task
+
+
+@dataclass
+class Run:
+    """What a training run leaves behind."""
+
+    task: Task
+    algorithm: Algorithm[Any, Any]
+    history: History
+    state: State
+    """The server's state at the end; if the run diverged, before the round in which that was seen."""
+    session: Session = field(repr=False)
+    stopped: Ending
+    """Why the run ended."""
+    rounds: int
+    """Rounds finished."""
+    seconds: float
+    """Time spent in rounds, without evaluation."""
+    error: Diverged | None = None
+    plan: Plan = field(kw_only=True, repr=False)
+    config: Mapping[str, Any] = field(kw_only=True, repr=False)
+
+    @property
+    def x(self) -> Tensor:
+        """The trained vector."""
+        return self.state.x
+
+    @property
+    def counters(self) -> Counters:
+        """Oracle calls and exchanges."""
+        return self.session.counters
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every bit that travelled."""
+        return self.session.ledger
+
+    @property
+    def engine(self) -> str:
+        """How the run was executed, and why so."""
+        return self.session.told
+
+    @property
+    def needs(self) -> Needs:
+        """The memory that the run took."""
+        return self.session.needs
+
+    def model(self) -> torch.nn.Module:
+        """The trained model: the task's module with the final weights and buffers."""
+        model = self.task.twin().model
+        values = self.task.state_dict(self.x, self.session.buffers)
+        with torch.no_grad():
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+                tensor.copy_(values[name])
+        return model.eval()
+
+    def about(self) -> dict[str, Any]:
+        """Method, task, split, settings and versions, as JSON takes them."""
+        return about(self)
+
+    def write(
+        self,
+        folder: str | Path,
+        more: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Keep what the run is and what it recorded in a folder of its own (see `fl.runs`)."""
+        recorder = Recorder(folder, more=more, overwrite=overwrite)
+        recorder.begin({**self.about(), "after": -1}, self.history)
+        recorder.end(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained model's parameters and buffers as safetensors."""
+        from safetensors.torch import save_file
+
+        values = self.model().state_dict()
+        save_file({name: t.detach().clone() for name, t in values.items()}, str(path))
+
+    def rounds_to(self, metric: str, target: float) -> int | None:
+        """The first recorded round that reached a target."""
+        return self.history.first_reach(metric, target)
+
+    def raise_if_diverged(self) -> Run:
+        """Turn divergence, which is recorded, into an exception."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+def train(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    *,
+    rounds: int,
+    cohort: Cohorts = None,
+    batch_size: int | float | None = None,
+    steps: int | Sequence[int] | Geometric | None = None,
+    epochs: int | None = None,
+    replacement: bool = False,
+    drop_last: bool = False,
+    batches: Batches | BatchTable | None = None,
+    weighting: str | Sequence[float] = "uniform",
+    dropout: Dropouts = 0.0,
+    seed: int = 0,
+    engine: Mode | Simulate = "auto",
+    workers: Workers = None,
+    eval_every: int = 1,
+    objective: bool = True,
+    drift: bool = False,
+    target: Mapping[str, float] | None = None,
+    progress: bool | Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | Recorder | None = None,
+    checkpoints: str | Path | Checkpoints | None = None,
+    resume: Run | str | Path | None = None,
+) -> Run:
+    """Train `task` with `algorithm`.
+
+    cohort: clients a round: None for all, a number, a fraction, a sampler, or a list of cohorts.
+    batch_size, steps, epochs, replacement, drop_last: the local work, see `Batches`;
+        `batches` replays explicit batch indices instead.
+    weighting: "uniform", "size", or one weight a client: the weights of f = Σ p_i f_i, used for
+        every mean of the run.
+    dropout: the share of sampled clients that do not answer, or a list of lost clients a round.
+    workers: how many processes share the clients of a round, on a CPU, with one thread each: this one
+        and others that are started for the run; "auto" measures whether one a core is faster than
+        this one with all threads. By default there is one.
+    eval_every: rounds between evaluations; objective: whether these compute f on all data;
+        drift: whether they measure the drift diversity, of the whole model and of each layer.
+    target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
+    callbacks: told about the run while it goes on, see `fl.Callback`.
+    out: a folder that keeps the run: what it is, its history as it comes, its checkpoints; see
+        `fl.runs`. It must not hold a run yet, unless the run goes on from there.
+    checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, for what it takes to go on after a stop;
+        Ctrl-C and SIGTERM then end the run after the round they come in, with a checkpoint.
+    resume: a run of the same settings with fewer rounds, or a folder of a run or of checkpoints, to
+        go on from; it ends in the same bytes. "auto" goes on if there is a checkpoint, else begins.
+
+    >>> import fairlead as fl
+    >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
+    >>> bool(run.history.last("distance") < 1e-5)
+    True
+    """
+    plan, local = planned(
+        rounds=rounds, cohort=cohort, batch_size=batch_size, steps=steps, epochs=epochs,
+        replacement=replacement, drop_last=drop_last, batches=batches, weighting=weighting,
+        dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
+        target=target,
+    )  # fmt: skip
+    setting = engine if isinstance(engine, Simulate) else Simulate(engine)
+    before = _workers_before(out, checkpoints, resume) if workers == "auto" else None
+    with _crew(workers, setting, task, algorithm, plan, local, before, out) as (crew, why):
+        bar = Progress.of(progress, rounds, type(algorithm).__name__)
+        how = crew.engine(setting)
+        course = set_out(
+            task, algorithm, plan, local, how, bar, callbacks, out, checkpoints, resume
+        )
+        course.session.remark = why or course.session.remark
+        stop = Stop(course.keeper is not None and crew.first)
+        with course.bar, stop, course.going(stop):
+            course.begin()
+            while course.goes_on():
+                course.round()
+            crew.collect(course.session)
+    return finished(course)
+
+
+@contextlib.contextmanager
+def _crew(
+    workers: Workers,
+    setting: Simulate,
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    plan: Plan,
+    local: Batches,
+    before: int | None,
+    out: str | Path | Recorder | None,
+) -> Iterator[tuple[Crew, str]]:
+    """The processes of a run, and why there are so many. Workers begin here, and end with the block."""
+    with contextlib.ExitStack() as stack:
+        try:
+            if workers not in (None, 1):
+                check(task, algorithm, plan, local)  # while one process can tell
+            staff = staffed(workers, setting, task, local, plan, before)
+            crew = stack.enter_context(staff.crew())
+            why = staff.settle(crew)
+        except FairleadError as error:
+            if isinstance(out, Recorder):
+                out.failed(error)
+            raise
+        yield crew, why
+
+
+def planned(
+    *,
+    rounds: int,
+    cohort: Cohorts = None,
+    batch_size: int | float | None = None,
+    steps: int | Sequence[int] | Geometric | None = None,
+    epochs: int | None = None,
+    replacement: bool = False,
+    drop_last: bool = False,
+    batches: Batches | BatchTable | None = None,
+    weighting: str | Sequence[float] = "uniform",
+    dropout: Dropouts = 0.0,
+    seed: int = 0,
+    eval_every: int = 1,
+    objective: bool = True,
+    drift: bool = False,
+    target: Mapping[str, float] | None = None,
+) -> tuple[Plan, Batches]:
+    """The settings of `train` as what is the same for every round, and the local work."""
+    if batches is not None and (batch_size, steps, epochs) != (None, None, None):
+        raise FairleadError("both batches and batch_size, steps or epochs are given: keep one")
+    local = batches if isinstance(batches, Batches) else Batches(
+        batch_size, steps, epochs, replacement, drop_last, batches
+    )  # fmt: skip
+    plan = Plan(
+        rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift, target
+    )
+    return plan, local
+
+
+def set_out(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    plan: Plan,
+    local: Batches,
+    engine: Mode | Simulate = "auto",
+    bar: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | Recorder | None = None,
+    checkpoints: str | Path | Checkpoints | None = None,
+    resume: Run | str | Path | None = None,
+) -> Course:
+    """A run before its first round, with everything checked."""
+    try:
+        return _set_out(
+            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume
+        )
+    except FairleadError as error:
+        if isinstance(out, Recorder):
+            out.failed(error)
+        raise
+
+
+def _set_out(
+    task: Task,
+    algorithm: Algorithm[Any, Any],
+    plan: Plan,
+    local: Batches,
+    engine: Mode | Simulate,
+    bar: Progress | None,
+    callbacks: Sequence[Callback],
+    out: str | Path | Recorder | None,
+    checkpoints: str | Path | Checkpoints | None,
+    resume: Run | str | Path | None,
+) -> Course:
+    weights = task.client_weights(plan.weighting)
+    check(task, algorithm, plan, local)
+    algorithm = algorithm.bind(task.layers, task.domain)
+    setting = engine if isinstance(engine, Simulate) else Simulate(engine)
+    most = (
+        task.clients
+        if _begins_with_all(algorithm)
+        else plan.sampler.most(task.clients, plan.rounds)
+    )
+    session = setting.open(task, algorithm, local, weights, plan.seed, most)
+    config = {
+        "task": None, "method": described(algorithm), "batches": described(local),
+        "cohort": described(plan.sampler), "weights": described(weights),
+        "dropout": described(plan.dropout), "seed": plan.seed,
+    }  # fmt: skip
+    again = resume == "auto"
+    if again:
+        resume = _to_go_on(out, checkpoints)
+    from_folder = isinstance(resume, str | Path)
+    if out is not None:
+        folder = out.folder if isinstance(out, Recorder) else Path(out)
+        checkpoints = checkpoints or folder / CHECKPOINTS
+    if checkpoints is not None or from_folder:
+        config["task"] = task.fingerprint()
+    keeper = None
+    if checkpoints is not None:
+        given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
+        fresh = resume is None and out is None and session.first
+        keeper = Keeper(given, config, getattr(session, "ranks", None), fresh)
+    if not session.first:  # one of several processes, and another one tells and writes
+        out, callbacks, bar = None, (), None
+    if out is not None and not isinstance(out, Recorder):
+        out = Recorder(out, resume=from_folder, overwrite=again)
+    callbacks = callbacks if out is None else [out, *callbacks]
+    bar = bar or Progress(False, plan.rounds, "")
+    course = Course(task, algorithm, plan, session, config, callbacks, keeper, bar)
+    try:
+        if isinstance(resume, str | Path):
+            course.restore(resume)
+        elif resume is not None:
+            check_resume(resume, task, algorithm, plan.rounds, plan.seed)
+            course.follow(resume)
+    except FairleadError as error:
+        course.fail(error)
+        raise
+    return course
+
+
+def _workers_before(
+    out: str | Path | Recorder | None,
+    checkpoints: str | Path | Checkpoints | None,
+    resume: Run | str | Path | None,
+) -> int | None:
+    """How many processes the run had that is to go on, where that is known."""
+    if isinstance(resume, Run):
+        return resume.session.crowd
+    folder = _to_go_on(out, checkpoints) if resume == "auto" else resume
+    return None if folder is None else executed(folder).get("workers")
+
+
+def _begins_with_all(algorithm: Algorithm[Any, Any]) -> bool:
+    """Whether every client takes part before the first round."""
+    inner = getattr(algorithm, "method", None)
+    if isinstance(inner, Algorithm):
+        return _begins_with_all(inner)
+    return getattr(algorithm, "warm_start", type(algorithm).start is not Algorithm.start)
+
+
+def _to_go_on(
+    out: str | Path | Recorder | None, checkpoints: str | Path | Checkpoints | None
+) -> Path | None:
+    """The folder to go on from, if there is a checkpoint in it."""
+    if isinstance(checkpoints, Checkpoints):
+        folder = Path(checkpoints.folder)
+    elif checkpoints is not None:
+        folder = Path(checkpoints)
+    elif out is not None:
+        folder = (out.folder if isinstance(out, Recorder) else Path(out)) / CHECKPOINTS
+    else:
+        raise FairleadError('resume="auto" needs a folder: give out=… or checkpoints=…')
+    return folder if listed(folder) else None
+
+
+def finished(course: Course) -> Run:
+    """What a run that has ended leaves behind; its callbacks are told."""
+    c, why = course, course.stopped or "rounds"
+    run = Run(
+        c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
+        plan=c.plan, config=c.config,
+    )  # fmt: skip
+    for callback in c.callbacks:
+        callback.end(run)
+    return run

@@ -1,0 +1,347 @@
+"""The search: trials one by one, given up when they can no longer win, or many at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from fairlead.run.callbacks import Callback
+from fairlead.study.compare import default_metric as default_metric
+from fairlead.study.compare import labelled as labelled
+from fairlead.describe import described
+from fairlead.errors import FairleadError, needed, unknown
+from fairlead.run.many import pays, train_many
+from fairlead.run.progress import Progress
+from fairlead.task.task import Task
+from fairlead.run.train import Run, train
+from fairlead.study.tuning.result import Entry, Tuning
+from fairlead.study.tuning.space import GRID, Method, Space, Values, check_names
+from fairlead.study.tuning.objective import COLUMNS, Aim, Outcome
+
+if TYPE_CHECKING:
+    from fairlead.study.tuning.studies import Claimed, Study
+
+SAMPLERS = ("grid", "tpe", "random")
+STUDY = "study.sqlite"
+TOGETHER = 64  # runs that are handed over at once; a tuning that is killed loses no more
+REPORTS = 20  # looks of the median rule at a run
+OWN = ("seed", "callbacks", "checkpoints", "resume", "outs", "workers")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same for all trials of all methods."""
+
+    task: Task
+    rounds: int
+    seeds: list[int]
+    aim: Aim
+    prune: bool
+    together: bool
+    settings: dict[str, Any]
+
+    @property
+    def train_settings(self) -> dict[str, Any]:
+        """The settings of a run; where rounds or bits count, it ends at the target."""
+        stop = {self.aim.metric: self.aim.goal} if self.aim.to_target else None
+        return {**self.settings, "rounds": self.rounds, "target": stop, "progress": False}
+
+
+def tune(
+    task: Task,
+    methods: Method | Mapping[str, Method] | Sequence[Method],
+    *,
+    rounds: int,
+    lr: Values | None = None,
+    space: Mapping[str, Values] | None = None,
+    seeds: int | Sequence[int] = 1,
+    target: Mapping[str, float] | None = None,
+    metric: str | None = None,
+    by: Literal["rounds", "bits", "final", "best"] | str | None = None,
+    protocol: Literal["papers"] | str | None = None,
+    sampler: Literal["grid", "tpe", "random"] | str | None = None,
+    trials: int | None = None,
+    sampler_seed: int = 0,
+    prune: bool | None = None,
+    together: bool | None = None,
+    out: str | Path | None = None,
+    storage: str | None = None,
+    progress: bool | Progress | None = None,
+    **settings: Any,
+) -> Tuning:
+    """Find the settings with which each method does best; other settings are those of `train`.
+
+    lr: step sizes to try: a list, or a range (low, high, "log"); 10, 3, 1, 0.3 and 0.1 where
+        nothing is to be searched.
+    space: other settings by name, such as {"mu": [0.1, 1], "server_lr": (0.1, 3.0, "log")}; a
+        mapping gives values names, {"compressor": {"none": None, "qsgd:2": fl.QSGD(2)}}. A
+        method searches those it takes.
+    by: what is best: the fewest "rounds" or "bits" to the target, mean over seeds, or the "final" or
+        "best" metric; rounds where there is a target. `fairlead.study.tuning.objective` says what missing the
+        target costs.
+    protocol: "papers" tunes the step size alone, on the same list and seeds for every method, for
+        the fewest rounds to the target.
+    sampler: "grid" tries every combination of lists; "tpe" and "random" take `trials` (20) draws,
+        seeded by sampler_seed, and need no lists. One study a method.
+    prune: give a trial up when it has spent more than the best one in all, or, by "final" or "best",
+        when it is below the median. together: hand whole trials to `train_many`, without pruning.
+        By default together on a GPU and for small problems, else one by one with pruning.
+    out: a folder for study.sqlite and, with `Tuning.write`, for results; finished trials found
+        there are kept. storage: an Optuna URL of a database instead, where several machines share trials.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(gradient=10.0)
+    >>> goal = {"distance": 1e-3}
+    >>> tuning = tune(task, fl.Scaffold(lr=1.0), rounds=90, steps=5, lr=[1.0, 0.5, 0.1], target=goal)
+    >>> tuning.best("Scaffold").lr, [row.rounds for row in tuning.sensitivity("Scaffold")]
+    (1.0, [None, 25.0, 20.0])
+    """
+    named = _named(methods)
+    wanted, sampler, by = _wanted(lr, space, sampler, by, protocol, target)
+    check_names(named, list(wanted))
+    spaces = {label: Space.of(method, wanted) for label, method in named.items()}
+    aim = _aim(task, by, metric, target, settings)
+    listed = list(range(seeds) if isinstance(seeds, int) else seeds)
+    _check(listed, sampler, trials, settings)
+    if together is None and sampler != "tpe":
+        together = pays(task, rounds=rounds, **settings) if prune is None else not prune
+    prune, together = _way(sampler, prune, bool(together))
+    needed("optuna")
+    from fairlead.study.tuning.studies import Study, opened
+
+    job = Job(task, rounds, listed, aim, prune, together, settings)
+    entries: dict[str, Entry] = {}
+    with opened(storage or _place(out)) as store:
+        studies = {
+            label: Study(
+                label, store, aim, spaces[label], sampler=sampler, seed=sampler_seed,
+                trials=trials or 20, warmup=rounds // 4,
+            )
+            for label in named
+        }  # fmt: skip
+        for label, study in studies.items():
+            study.check(_about(job, named[label], spaces[label], sampler, sampler_seed))
+        total = sum(study.total for study in studies.values())
+        with Progress.of(progress, total, "tuning") as bar:
+            for label, study in studies.items():
+                before = sum(len(entry.trials) for entry in entries.values())
+                _search(job, label, named[label], study, bar, before)
+                entries[label] = Entry(label, named[label], spaces[label], study.tried())
+    return Tuning(aim, rounds, listed, entries)
+
+
+def _search(job: Job, label: str, method: Method, study: Study, bar: Progress, before: int) -> None:
+    """Work on trials until all are finished, here or by other processes."""
+    most = max(1, TOGETHER // len(job.seeds)) if job.together else 1
+    while study.left(study.tried()):
+        claimed = study.claim(most)
+        if not claimed:
+            study.wait()
+            continue
+        with study.working(claimed):
+            if job.together:
+                row = _at_once(job, method, study, claimed)
+            else:
+                row = _one_by_one(job, method, study, claimed[0])
+        shown = ", ".join(f"{name} {_short(v)}" for name, v in claimed[-1].settings.items())
+        bar.update(before + len(study.tried()), row, f"{label}, {shown}")
+
+
+def _at_once(job: Job, method: Method, study: Study, claimed: list[Claimed]) -> Any:
+    """Whole trials, handed over together."""
+    pairs = [
+        (study.space.made(method, one.settings), seed) for one in claimed for seed in job.seeds
+    ]
+    runs = train_many(job.task, pairs, **job.train_settings)
+    for place, one in enumerate(claimed):
+        own = runs[place * len(job.seeds) : (place + 1) * len(job.seeds)]
+        found = [job.aim.outcome(run, seed) for run, seed in zip(own, job.seeds, strict=True)]
+        study.finish(one, found, given_up=False)
+    return runs[-1].history.rows[-1]
+
+
+def _one_by_one(job: Job, method: Method, study: Study, claimed: Claimed) -> Any:
+    """A seed after the other; the rest is not run once one diverged or the trial cannot win."""
+    chosen = study.space.made(method, claimed.settings)
+    found: list[Outcome] = []
+    row: Mapping[str, float] = {}
+    given_up = False
+    for seed in job.seeds:
+        watch = _watch(job, study, claimed, found) if job.prune else Callback()
+        if isinstance(watch, Spent) and watch.is_hopeless:
+            given_up = True
+            break
+        run: Run = train(job.task, chosen, seed=seed, callbacks=[watch], **job.train_settings)
+        found.append(job.aim.outcome(run, seed))
+        row, given_up = run.history.rows[-1], run.stopped == "callback"
+        if given_up or run.stopped == "diverged":
+            break
+    study.finish(claimed, found, given_up)
+    return row
+
+
+def _watch(job: Job, study: Study, claimed: Claimed, found: list[Outcome]) -> Callback:
+    if job.aim.to_target:
+        return Spent(job.aim, job.aim.total(found), study.least())
+    step = max(1, job.rounds // REPORTS)
+    return Median(job.aim, claimed.trial, len(found) * (job.rounds + 1), step)
+
+
+class Spent(Callback):
+    """Ends a run that has spent more, with the seeds before it, than the best trial in all."""
+
+    def __init__(self, aim: Aim, used: float, least: float) -> None:
+        self.aim, self.used, self.least = aim, used, least
+        self.column = COLUMNS[aim.by]
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no further run is worth it; a seed that missed the target is enough for that, but
+        only if some trial got there with all seeds."""
+        return self.used > self.least
+
+    def row(self, row: Mapping[str, float]) -> bool:
+        return self.used + row[self.column] > self.least and not self.aim.reached(row)
+
+
+class Median(Callback):
+    """Ends a run that Optuna's median rule gives up; it looks now and then."""
+
+    def __init__(self, aim: Aim, trial: Any, offset: int, step: int) -> None:
+        self.aim, self.trial, self.offset, self.step = aim, trial, offset, step
+        self.due = step
+
+    def row(self, row: Mapping[str, float]) -> bool:
+        if row["round"] < self.due:
+            return False
+        self.due = row["round"] + self.step
+        self.trial.report(row[self.aim.metric], self.offset + int(row["round"]))
+        return self.trial.should_prune()
+
+
+# -- what is asked for ------------------------------------------------------------------------------
+
+
+def _named(methods: Method | Mapping[str, Method] | Sequence[Method]) -> dict[str, Method]:
+    if isinstance(methods, Mapping):
+        named = dict(cast(Mapping[str, Method], methods))
+    else:
+        listed = methods if isinstance(methods, Sequence) else [methods]
+        named = labelled(listed)
+    if not named:
+        raise FairleadError("there is nothing to tune: give at least one method")
+    return named
+
+
+def _wanted(
+    lr: Values | None,
+    space: Mapping[str, Values] | None,
+    sampler: str | None,
+    by: str | None,
+    protocol: str | None,
+    target: Mapping[str, float] | None,
+) -> tuple[dict[str, Values], str, str]:
+    """What is searched, how, and by what."""
+    if protocol not in (None, "papers"):
+        raise unknown("protocol", str(protocol), ["papers"])
+    wanted = dict(space or {})
+    if lr is not None and "lr" in wanted:
+        raise FairleadError("the step size is given twice, as lr and in space: keep one")
+    if lr is not None or not wanted:
+        wanted = {"lr": list(GRID) if lr is None else lr, **wanted}
+    if protocol == "papers":
+        listed = list(wanted) == ["lr"] and not isinstance(wanted["lr"], tuple)
+        if not listed or sampler not in (None, "grid") or by not in (None, "rounds"):
+            raise FairleadError(
+                "the papers' protocol tunes the step size on a list, by rounds: leave space, sampler "
+                "and by out"
+            )
+        by = "rounds"
+    ranges = any(isinstance(values, tuple) for values in wanted.values())
+    sampler = sampler or ("tpe" if ranges else "grid")
+    if sampler not in SAMPLERS:
+        raise unknown("sampler", sampler, SAMPLERS)
+    return wanted, sampler, by or ("rounds" if target else "final")
+
+
+def _aim(
+    task: Task,
+    by: str,
+    metric: str | None,
+    target: Mapping[str, float] | None,
+    settings: Mapping[str, Any],
+) -> Aim:
+    if target is not None and len(target) != 1:
+        raise FairleadError("a tuning takes one target, for example {'accuracy': 0.9}")
+    known = task.recorded(settings.get("weighting", "uniform"), settings.get("objective", True))
+    name = next(iter(target)) if target else metric or default_metric(known)
+    if name not in known:
+        raise unknown("metric", name, known)
+    return Aim(by, name, None if target is None else float(target[name]))
+
+
+def _check(seeds: list[int], sampler: str, trials: int | None, settings: Mapping[str, Any]) -> None:
+    if not seeds:
+        raise FairleadError("there are no seeds: take at least 1")
+    if trials is not None and (sampler == "grid" or trials < 1):
+        raise FairleadError(
+            f"trials is {trials}: take at least 1, or leave it out for a grid, which tries all"
+        )
+    for name in OWN:
+        if name in settings:
+            raise FairleadError(f"a tuning sets {name} of its runs itself: leave it out")
+
+
+def _way(sampler: str, prune: bool | None, together: bool) -> tuple[bool, bool]:
+    """Whether to prune, and whether to run trials together."""
+    if together and sampler == "tpe":
+        raise FairleadError("tpe learns from each trial for the next: leave together out")
+    if together and prune:
+        raise FairleadError("trials that run together are not pruned: keep together or prune")
+    return (not together if prune is None else prune), together
+
+
+def _about(job: Job, method: Method, space: Space, sampler: str, seed: int) -> dict[str, Any]:
+    """What a study must have been begun with to go on with it. A grid may grow."""
+    fixed = described(method)
+    searched: Any = described({name: vars(part) for name, part in space.parts.items()})
+    if sampler == "grid":
+        searched = list(space.parts)
+    about = {
+        "task": job.task.fingerprint(), "method": _without(fixed, set(space.parts)),
+        "rounds": job.rounds, "seeds": job.seeds, "objective": job.aim.by, "metric": job.aim.metric,
+        "target": job.aim.goal, "sampler": sampler, "sampler_seed": seed, "space": searched,
+        "settings": described({k: v for k, v in job.settings.items() if k != "engine"}),
+    }  # fmt: skip
+    return json.loads(json.dumps(about))
+
+
+def _without(method: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """A description of a method without the searched settings; of a schedule its kind is left."""
+    found: dict[str, Any] = {}
+    for name, value in method.items():
+        if name == "method" and isinstance(value, dict):
+            found[name] = _without(value, names)
+        elif name not in names:
+            found[name] = value
+        elif isinstance(value, dict) and "lr" in value:
+            found[name] = {k: v for k, v in value.items() if k not in ("lr", "floor")}
+    return found
+
+
+def _place(out: str | Path | None) -> Path | None:
+    if out is None:
+        return None
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FairleadError(f"cannot write to {folder}: {error.strerror}") from error
+    return folder / STUDY
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

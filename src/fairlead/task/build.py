@@ -1,0 +1,271 @@
+"""Tasks from functions, arrays, datasets and tables: every way to bring your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fairlead.data import tables
+from fairlead.data.checks import as_tensor
+from fairlead.data.splits import Split, by_id
+from fairlead.errors import FairleadError
+from fairlead.task.losses import value
+from fairlead.task.models import softmax_regression
+
+
+class Function(nn.Module):
+    """A function f(v, *sample) of a vector as a model whose output is its value. One that looks at
+    its samples in Python is `loose`: it runs one client at a time."""
+
+    def __init__(
+        self, f: Callable[..., Tensor], start: Tensor, batched: bool, loose: bool = False
+    ) -> None:
+        super().__init__()
+        self.f, self.batched, self.loose = f, batched, loose
+        self.v = nn.Parameter(start.clone())
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        if self.batched:
+            return self.f(self.v, *batch)
+        return vmap(self.f, in_dims=(None, *(0 for _ in batch)))(self.v, *batch)
+
+
+class Made:
+    """The constructors of a task besides its own."""
+
+    label_names: list[str] | None = None
+    """The classes' names where labels were coded, in the order of their numbers."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *given: Any, **settings: Any) -> None: ...
+
+    @classmethod
+    def from_function(
+        cls,
+        f: Callable[..., Tensor],
+        data: Sequence[Tensor],
+        start: Tensor,
+        clients: Split | Sequence[ArrayLike] | None = None,
+        *,
+        batched: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """A task from f(x, *sample) → a number, with one sample a client unless `clients` says
+        otherwise. With `batched` it is f(x, *samples) → a number a sample, which is faster.
+
+        >>> from fairlead import Task
+        >>> b = torch.tensor([[1.0], [3.0]])
+        >>> task = Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
+        >>> task.clients, task.objective(torch.zeros(1))
+        (2, tensor(2.5000))
+        """
+        owners = [[i] for i in range(len(data[0]))] if clients is None else clients
+        settings.setdefault("dtype", start.dtype)
+        return cls(Function(f, start, batched), value, data, owners, **settings)
+
+    @classmethod
+    def from_functions(
+        cls, functions: Sequence[Callable[[Tensor], Tensor]], start: Tensor, **settings: Any
+    ) -> Self:
+        """A task from one function of the vector a client; these run one client at a time.
+
+        >>> from fairlead import Task
+        >>> task = Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
+        >>> task.objective(torch.ones(2))
+        tensor(2.)
+        """
+
+        def values(v: Tensor, ids: Tensor) -> Tensor:
+            return torch.stack([functions[int(i)](v) for i in ids])
+
+        ids = torch.arange(len(functions))
+        settings.setdefault("dtype", start.dtype)
+        model = Function(values, start, batched=True, loose=True)
+        return cls(model, value, [ids], ids[:, None].tolist(), **settings)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: ArrayLike,
+        *,
+        client: ArrayLike | None = None,
+        clients: Split | Sequence[ArrayLike] | None = None,
+        model: nn.Module | Callable[[], nn.Module] | None = None,
+        loss: Any = None,
+        hold_out: float = 0.0,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Self:
+        """A task from arrays of inputs and labels.
+
+        client: whose sample each one is, a number or word a sample; or `clients`, index lists.
+        model: by default a linear one. loss: by default cross-entropy for classes (whole numbers or
+            words), squared error for other numbers.
+        hold_out: the share of every client's samples that become test data.
+
+        >>> from fairlead import Task
+        >>> x, y = np.eye(6, dtype=np.float32), ["cat", "dog", "cat", "dog", "cat", "dog"]
+        >>> task = Task.from_arrays(x, y, client=["A", "A", "A", "B", "B", "B"])
+        >>> task.clients, task.dim
+        (2, 14)
+        """
+        if (client is None) == (clients is None):
+            raise FairleadError("say whose the samples are: give either client or clients")
+        code = tables.coding(y, loss, keep=model is not None)
+        inputs, target = x if isinstance(x, np.memmap) else _inputs(x, model is None), code(y)
+        if clients is not None:
+            split = clients if isinstance(clients, Split) else Split.of(clients)
+        else:
+            ids = np.asarray(client)
+            if ids.shape != (len(inputs),):
+                raise FairleadError(
+                    f"client has {len(ids)} entries for {len(inputs)} samples: give one a sample"
+                )
+            split = by_id(ids)
+        loss = loss or ("squared" if code.dtype == torch.float32 else "cross_entropy")
+        if loss == "logistic":
+            target = _signs(target, code.classes)
+        if model is None:
+            size, outputs = int(np.prod(inputs.shape[1:])), code.classes or 1
+            model = softmax_regression(size, 1 if loss == "logistic" else outputs)
+        if hold_out:
+            if "test" in settings:
+                raise FairleadError("both test and hold_out are given: keep one")
+            split, rows = _held_out(split, hold_out, seed)
+            settings["test"] = (as_tensor(inputs[rows]), target[rows])
+        elif settings.get("test") is not None:
+            x_test, y_test = settings["test"]
+            tested = code(y_test)
+            tested = _signs(tested, code.classes) if loss == "logistic" else tested
+            settings["test"] = (_inputs(x_test, False).to(_inputs(inputs[:1], False).dtype), tested)
+        made = cls(model, loss, (inputs, target), split, **settings)
+        made.label_names = None if code.names is None else [str(name) for name in code.names]
+        return made
+
+    @classmethod
+    def from_torch_dataset(
+        cls, dataset: Any, *, client: ArrayLike | None = None, **settings: Any
+    ) -> Self:
+        """A task from a dataset of (input, label) pairs with `client` ids, or from a list of
+        datasets, one a client; the other settings are those of `from_arrays`."""
+        if isinstance(dataset, list | tuple):
+            if client is not None:
+                raise FairleadError("a list of datasets is one a client: leave client out")
+            if not all(len(part) for part in dataset):
+                raise FairleadError("one of the datasets is empty: give every client a sample")
+            pairs = [pair for part in dataset for pair in _pairs(part)]
+            client = np.repeat(np.arange(len(dataset)), [len(part) for part in dataset])
+        else:
+            pairs = _pairs(dataset)
+        if not pairs:
+            raise FairleadError("the dataset is empty")
+        try:
+            x = torch.stack([torch.as_tensor(np.asarray(a)) for a, _ in pairs])
+            y = np.array([b.item() if isinstance(b, Tensor) else b for _, b in pairs])
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise FairleadError(
+                f"the inputs must be of one shape and the labels one number or word each: {error}"
+            ) from error
+        if client is not None:
+            settings["client"] = client
+        return cls.from_arrays(x, y, **settings)
+
+    @classmethod
+    def from_huggingface(
+        cls, dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
+    ) -> Self:
+        """A task from a dataset of the `datasets` library whose column `client` says whose each row
+        is; the other settings are those of `from_arrays`."""
+        for name in (inputs, target, client):
+            if name not in dataset.column_names:
+                raise FairleadError(
+                    f"the dataset has no column '{name}': it has {', '.join(dataset.column_names)}"
+                )
+        table = dataset.select_columns([inputs, target, client]).with_format("numpy")[:]
+        x = np.stack([np.asarray(row) for row in table[inputs]])
+        return cls.from_arrays(x, table[target], client=table[client], **settings)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Mapping[str, Any],
+        *,
+        target: str,
+        client: str,
+        features: Sequence[str] | None = None,
+        scale: bool = True,
+        **settings: Any,
+    ) -> Self:
+        """A task from columns by name (a dict of arrays, or a pandas frame).
+
+        features: the columns to learn from, all others by default. Columns of words become indicators;
+            with `scale` numbers get mean zero and variance one over all clients.
+        """
+        names = [n for n in table if n not in (target, client)] if features is None else features
+        x = tables.features(table, list(names), scale)
+        y, who = tables.column(table, target), tables.column(table, client)
+        return cls.from_arrays(x, y, client=who, **settings)
+
+    @classmethod
+    def from_csv(cls, path: str | Path, **settings: Any) -> Self:
+        """A task from a comma-separated file with a header; settings are those of `from_table`."""
+        return cls.from_table(tables.read_csv(path), **settings)
+
+    @classmethod
+    def from_parquet(cls, path: str | Path, **settings: Any) -> Self:
+        """A task from a Parquet file; settings are those of `from_table`."""
+        return cls.from_table(tables.read_parquet(path), **settings)
+
+
+def _pairs(dataset: Any) -> list[tuple[Any, Any]]:
+    try:
+        samples = [dataset[k] for k in range(len(dataset))]  # once each: a dataset may draw anew
+        return [(sample[0], sample[1]) for sample in samples]
+    except (TypeError, KeyError, IndexError) as error:
+        raise FairleadError(
+            f"the dataset must give (input, label) pairs by index, with a length: {error!r}"
+        ) from error
+
+
+def _inputs(x: Any, as_numbers: bool) -> Tensor:
+    """Inputs as a tensor; whole numbers and truth values become numbers for a linear model."""
+    array = x if isinstance(x, Tensor) else np.ascontiguousarray(np.asarray(x))
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind not in "iufb":
+            raise FairleadError(f"the inputs are {array.dtype}: give numbers")
+        array = array.astype(array.dtype.newbyteorder("="))
+    found = as_tensor(array)
+    return found.float() if as_numbers and not found.is_floating_point() else found
+
+
+def _signs(target: Tensor, classes: int | None) -> Tensor:
+    if classes not in (None, 2):
+        raise FairleadError(f"the logistic loss takes two classes, not {classes}")
+    return 2.0 * target.float() - 1 if classes == 2 else target
+
+
+def _held_out(split: Split, share: float, seed: int) -> tuple[Split, Tensor]:
+    """A random share of every client's samples, but never all of them."""
+    if not 0 < share < 1:
+        raise FairleadError(f"hold_out is {share}: take a share between 0 and 1")
+    rng = np.random.default_rng(seed)
+    rank = np.argsort(np.argsort(rng.random(len(split.order)), kind="stable"), kind="stable")
+    owner = np.repeat(np.arange(len(split)), split.sizes)
+    place = np.empty(len(owner), dtype=np.int64)
+    by_owner = np.lexsort((rank, owner))
+    place[by_owner] = np.arange(len(owner)) - np.repeat(split.offsets[:-1], split.sizes)
+    out = place < np.minimum(np.rint(share * split.sizes), split.sizes - 1)[owner]
+    if not out.any():
+        raise FairleadError(f"hold_out is {share}: no client has enough samples for that")
+    kept = np.bincount(owner[~out], minlength=len(split))
+    rows = torch.from_numpy(np.sort(split.order[out]))
+    return Split(split.order[~out], np.cumsum([0, *kept])), rows

@@ -1,0 +1,321 @@
+"""Tasks by name, as the command line builds them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead.task import models, problems
+from fairlead.data import sources
+from fairlead.data.images import Images
+from fairlead.data.splits import SPLITS, Split, by_id
+from fairlead.data.text import dialects
+from fairlead.errors import FairleadError, unknown
+from fairlead.task.task import Task
+
+
+def split_by_name(
+    name: str,
+    labels: Any,
+    clients: int,
+    value: float | None,
+    seed: int,
+    groups: Tensor | None = None,
+) -> Split:
+    """A split from its name and its one number (percent, alpha, shards a client, or for by-id the
+    fewest samples a client may have)."""
+    if name == "by-id":
+        if groups is None:
+            raise FairleadError("the data do not say whose samples are whose: take another split")
+        return by_id(groups.numpy(), 1 if value is None else _whole(name, value))
+    if name not in SPLITS:
+        raise unknown("split", name, [*SPLITS, "by-id"])
+    if name == "iid":
+        if value is not None:
+            raise FairleadError("the iid split takes no value: leave --split-value out")
+        return SPLITS["iid"](labels, clients, seed)
+    number = SPLIT_VALUES[name] if value is None else value
+    chosen = _whole(name, number) if name == "shards" else number
+    return SPLITS[name](labels, clients, chosen, seed)
+
+
+def _whole(name: str, value: float) -> int:
+    if not (math.isfinite(value) and value == int(value)):
+        raise FairleadError(f"the split {name} takes a whole number, not {value}")
+    return int(value)
+
+
+SPLIT_VALUES = {
+    "similarity": 0.0, "dirichlet": 0.1, "dirichlet-balanced": 0.1, "shards": 2, "quantity": 0.5,
+}  # fmt: skip
+
+
+def digits(
+    clients: int = 10,
+    split: str = "similarity",
+    split_value: float | None = None,
+    model: str = "softmax",
+    split_seed: int = 0,
+    l2: float = 1e-3,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Task:
+    """Handwritten digits (8 × 8, 10 classes), divided among clients. A small ridge term gives step
+    sizes a meaning: without it, ever larger ones only scale the weights."""
+    data = sources.digits()
+    owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed)
+    makers = {"softmax": models.softmax_regression(64, 10), "mlp": models.mlp(64, 64, 10)}
+    if model not in makers:
+        raise unknown("model", model, makers)
+    return Task(
+        makers[model], "cross_entropy", (data.x, data.y), owners,
+        test=(data.x_test, data.y_test), l2=l2, dtype=dtype, device=device, name="digits",
+    )  # fmt: skip
+
+
+def images(
+    source: str,
+    clients: int | None = None,
+    split: str = "similarity",
+    split_value: float | None = None,
+    model: str = "softmax",
+    split_seed: int = 0,
+    l2: float = 0.0,
+    flip: bool = False,
+    crop: int = 0,
+    data: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Task:
+    """Pictures of a data set by name, as bytes on the device, normalised where they are used."""
+    if clients is not None and split == "by-id":
+        raise FairleadError("by-id takes its clients from the data: leave clients out")
+    found, n = sources.load(source, data), 100 if clients is None else clients
+    owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
+    return Task(
+        image_model(model, tuple(found.x.shape[1:]), found.classes), "cross_entropy",
+        (found.x, found.y), owners, test=(found.x_test, found.y_test), l2=l2,
+        transform=Images.of(found.x, flip, crop), dtype=dtype, device=device, name=found.name,
+    )  # fmt: skip
+
+
+def image_model(name: str, shape: tuple[int, ...], classes: int) -> models.Maker:
+    """A model for pictures of a shape (C, H, W); with -bn at the end of the name its BatchNorm form."""
+    plain, _, norm = name.partition("-")
+    grey = shape[0] == 1
+    makers: dict[str, Callable[..., models.Maker]] = {
+        "softmax": lambda: models.softmax_regression(math.prod(shape), classes),
+        "mlp": lambda: models.mlp(math.prod(shape), 300, 300, classes),
+        "cnn": partial(models.femnist_cnn if grey else models.cifar_cnn, classes),
+        "vgg11": partial(models.vgg11, classes),
+        "resnet8": partial(models.resnet8, classes),
+    }
+    if plain not in makers or norm not in ("", "bn") or (norm and plain in ("softmax", "mlp")):
+        raise unknown("model", name, [*makers, "cnn-bn", "vgg11-bn", "resnet8-bn"])
+    if grey and plain in ("vgg11", "resnet8"):
+        raise FairleadError(f"{plain} takes 32 × 32 pictures in colour: take cnn, mlp or softmax")
+    return makers[plain](norm="batch") if norm else makers[plain]()
+
+
+def text(
+    source: str,
+    clients: int = 20,
+    split: str = "by-id",
+    split_value: float | None = None,
+    model: str = "gru",
+    split_seed: int = 0,
+    difference: float = 0.3,
+    data: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Task:
+    """The next character of a text, after a window of those before it."""
+    generated = source == "dialects"
+    found = dialects(clients, difference) if generated else sources.load(source, data)
+    owners = split_by_name(split, found.y.numpy(), clients, split_value, split_seed, found.groups)
+    characters = 1 + max(int(t.max()) for t in (found.x, found.y, found.x_test, found.y_test))
+    makers = {
+        "gru": models.char_gru(characters),
+        "transformer": models.char_transformer(characters, found.x.shape[1]),
+    }
+    if model not in makers:
+        raise unknown("model", model, makers)
+    return Task(
+        makers[model], "cross_entropy", (found.x, found.y), owners,
+        test=(found.x_test, found.y_test), dtype=dtype, device=device, name=found.name,
+    )  # fmt: skip
+
+
+def _named(make: Callable[..., Task], source: str, what: str) -> Callable[..., Task]:
+    """A task of one data set, with the set's own sentence."""
+    made = partial(make, source)
+    made.__doc__ = f"{what}."
+    return made
+
+
+def auc(
+    source: str = "digits",
+    positive: int = 8,
+    l2: float = 1e-3,
+    weighting: str = "uniform",
+    data: str | None = None,
+    **settings: Any,
+) -> Task:
+    """AUC maximization of a linear model as a saddle problem: one class against the others.
+
+    The centralised solution is found for up to 300 features."""
+    found = sources.load(source, data)
+    if found.classes > 2:
+        found = found.against_others(positive)
+    task = _linear(found, l2=l2, **settings)
+    return problems.auc_maximization(task, weighting, solve=task.dim <= 300)
+
+
+def agnostic(penalty: float = 0.0, l2: float = 1e-3, **settings: Any) -> Task:
+    """Handwritten digits with the worst client's loss minimized: weights of clients on the simplex."""
+    return problems.agnostic(digits(l2=l2, **settings), penalty)
+
+
+def robust_regression(
+    clients: int = 10,
+    split: str = "similarity",
+    split_value: float | None = None,
+    split_seed: int = 0,
+    l2: float = 0.1,
+    penalty: float = 10.0,
+    **settings: Any,
+) -> Task:
+    """Disease progression of 442 diabetes patients by ten measurements, which an adversary shifts."""
+    x, y = sources.diabetes()
+    groups = np.argsort(np.argsort(y)) * clients // len(y)  # by the target, into equal parts
+    owners = split_by_name(split, groups, clients, split_value, split_seed)
+    return problems.robust_regression(x, y, owners, l2, penalty, **settings)
+
+
+def _linear(
+    data: sources.Dataset,
+    clients: int = 10,
+    split: str = "similarity",
+    split_value: float | None = None,
+    split_seed: int = 0,
+    l2: float = 1e-3,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+) -> Task:
+    """A linear score for labels −1 and +1, started from zero."""
+    owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed, data.groups)
+    x, x_test = (t.flatten(1) / 255 if t.dtype == torch.uint8 else t for t in (data.x, data.x_test))
+    model = torch.nn.Linear(x.shape[1], 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    return Task(
+        model, "logistic", (x, data.y), owners, test=(x_test, data.y_test),
+        l2=l2, dtype=dtype, device=device, name=data.name,
+    )  # fmt: skip
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "digits": digits,
+    "theorem2": problems.theorem2,
+    "random-quadratics": problems.random_quadratics,
+    "synthetic-logistic": problems.synthetic_logistic,
+    "two-gaussians": problems.two_gaussians,
+    "saddle": problems.saddle_regression,
+    "quadratic-game": problems.quadratic_game,
+    "bilinear-game": problems.bilinear_game,
+    "robust-regression": robust_regression,
+    "auc": auc,
+    "agnostic": agnostic,
+}
+
+TASKS |= {
+    name: _named(images, name, source.what)
+    for name, source in sources.SOURCES.items()
+    if name.startswith(("mnist", "fashion", "emnist", "femnist", "cifar"))
+}
+TASKS |= {
+    "dialects": _named(text, "dialects", "Generated text of clients with dialects of their own"),
+    "shakespeare": _named(text, "shakespeare", sources.SOURCES["shakespeare"].what),
+}
+
+SPLIT_TASKS = {"digits", "auc", "agnostic", "robust-regression", "dialects", "shakespeare"}
+SPLIT_TASKS |= {name for name in TASKS if name in sources.SOURCES}
+"""Tasks whose data are divided among clients by a split."""
+
+
+def make_task(name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> Task:
+    """A task by name. `given` are settings that many tasks have, of which it takes what it knows;
+    `own` are its own, of which it must know all."""
+    make = TASKS[name]
+    takes = set(inspect.signature(make).parameters) | {"dtype", "device"}
+    if "settings" in takes:  # what it hands on
+        takes |= {"split", "split_value", "split_seed", "clients"} if name in SPLIT_TASKS else set()
+        takes |= {"model"} if make is agnostic else set()
+    takes -= {"settings"}
+    given = {k: v for k, v in given.items() if v is not None}
+    if name == "theorem2" and given.get("clients", 2) != 2:
+        raise FairleadError(f"theorem2 has 2 clients, not {given['clients']}")
+    for key in own:
+        if key not in takes:
+            raise unknown(f"setting of the task {name}", key, takes)
+    try:
+        return make(**{**{k: v for k, v in given.items() if k in takes}, **own})
+    except (TypeError, ValueError) as error:
+        if isinstance(error, FairleadError):
+            raise
+        raise FairleadError(f"the task {name} does not take these settings: {error}") from error
+
+
+def task_defaults(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a comparison on a task takes where nothing is said."""
+    if name == "digits":
+        return {"target": "accuracy=0.95"}
+    if name in ("dialects", "shakespeare"):
+        return {"split": "by-id", "model": "gru", "grid": "3,1,0.3", "batch_size": 32}
+    if name == "femnist":
+        return {"split": "by-id", "model": "cnn", "grid": "0.3,0.1,0.03", "batch_size": 20,
+                "cohort": 20, "objective": False}  # fmt: skip
+    if name in sources.SOURCES:
+        return {"grid": "1,0.3,0.1,0.03", "objective": False}
+    if name == "saddle":  # the paper's experiment
+        given = own.get("s", 5.0)
+        scale = max(float(given), 1.0) if isinstance(given, int | float) else 1.0
+        return {
+            "methods": ",".join(SADDLE_METHODS), "method": "scaffold-catalyst-s",
+            "rounds": 500, "steps": 20, "batch_size": None, "seeds": 1, "target": "x_distance=1e-6",
+            "grid": [base / scale for base in (0.1, 0.05, 0.01)], "lr_run": 0.05 / scale,
+        }  # fmt: skip
+    if name == "auc":
+        return {
+            "methods": "mirror-prox,fedavg,scaffold-s,scaffold-catalyst-s", "method": "scaffold-s",
+            "rounds": 100, "steps": 10, "grid": "0.03,0.01,0.003,0.001", "lr_run": 0.003,
+        }  # fmt: skip
+    if name == "agnostic":
+        return {
+            "methods": "mirror-descent,mirror-prox", "method": "mirror-prox", "rounds": 200,
+            "batch_size": None, "steps": 1, "grid": "3,1,0.3,0.1", "target": "worst_loss=0.4", "lr_run": 1.0,
+        }  # fmt: skip
+    if name in ("quadratic-game", "bilinear-game", "robust-regression"):
+        return {
+            "methods": ",".join(SADDLE_METHODS), "method": "scaffold-s", "rounds": 300, "steps": 5,
+            "batch_size": None, "seeds": 1, "target": "distance=1e-6",
+        }  # fmt: skip
+    return {}
+
+
+SADDLE_METHODS = (
+    "mirror-descent", "mirror-prox", "fedavg-s", "scaffold-s", "scaffold-catalyst-s",
+)  # fmt: skip
+
+
+def one_line(thing: Any) -> str:
+    """The first sentence of a docstring, on one line."""
+    text = " ".join((thing.__doc__ or "").split())
+    return re.split(r"(?<!et al)\.(?: |$)", text)[0].rstrip(":")

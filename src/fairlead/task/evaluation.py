@@ -1,0 +1,264 @@
+"""Passes over whole data sets: sums of losses and metrics, with the model in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fairlead.errors import FairleadError, unknown
+from fairlead.task.losses import LOSSES, METRICS, Metric, Whole
+
+if TYPE_CHECKING:
+    from fairlead.engine.processes.ranks import Ranks
+    from fairlead.task.task import Block, Task
+
+DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
+
+
+def client_weights(
+    sizes: NDArray[np.int64], weighting: str | Sequence[float]
+) -> NDArray[np.float64]:
+    """The weight of every client in the objective; they sum to one.
+
+    >>> client_weights(np.array([1, 3]), "size")
+    array([0.25, 0.75])
+    """
+    if isinstance(weighting, str):
+        if weighting not in ("uniform", "size"):
+            raise unknown("weighting", weighting, ["uniform", "size"])
+        raw = np.ones(len(sizes)) if weighting == "uniform" else sizes.astype(float)
+    else:
+        raw = np.asarray(weighting, dtype=float)
+    if raw.shape != sizes.shape or not np.isfinite(raw).all() or (raw <= 0).any():
+        raise FairleadError(f"client weights must be {len(sizes)} positive numbers, one a client")
+    return raw / raw.sum()
+
+
+class Spread:
+    """Passes over data by several processes, each over its part: its own clients' samples where it has no
+    others, else an even share."""
+
+    def __init__(self, ranks: Ranks, positions: NDArray[np.int64] | None) -> None:
+        self.ranks, self.positions = ranks, positions
+
+    def part(self, rows: int, training: bool) -> Tensor:
+        """Which of the rows are this process's."""
+        if training and self.positions is not None:
+            return torch.from_numpy(self.positions)
+        ends = np.linspace(0, rows, self.ranks.size + 1).astype(int)
+        return torch.arange(ends[self.ranks.rank], ends[self.ranks.rank + 1])
+
+
+def sums(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor | None,
+    data: Block,
+    rows: Tensor,
+    weights: Tensor,
+    metrics: Mapping[str, Metric | Whole],
+    block: int = 4096,
+) -> dict[str, Tensor]:
+    """Weighted sums of the loss and of metrics over some rows, and the values of `Whole` metrics."""
+    named = task.state_dict(x, buffers)
+    found = {name: x.new_zeros(()) for name in ("loss", *metrics)}
+    seen: list[tuple[Tensor, ...]] = []
+    whole = {name: metric for name, metric in metrics.items() if isinstance(metric, Whole)}
+    # a metric of all outputs needs them in one place, and a gradient does not cross processes
+    spread = None if whole or x.requires_grad else task.spread
+    if spread is not None:
+        mine = spread.part(len(rows), data is task.data)
+        rows, weights = rows[mine], weights[mine.to(weights.device)]
+    task.model.eval()
+    for part, w in zip(rows.split(block), weights.split(block), strict=True):
+        if not len(part):
+            continue
+        batch = task.prepared(task.taken(data, part))
+        output = functional_call(task.model, named, batch[: task.inputs])
+        targets = batch[task.inputs :]
+        found["loss"] = found["loss"] + task.loss(output, *targets) @ w
+        for name, metric in metrics.items():
+            if not isinstance(metric, Whole):
+                found[name] = found[name] + metric(output, *targets) @ w
+        if whole:
+            seen.append((output, *targets))
+    task.model.train()
+    if whole:
+        everything = [torch.cat(parts) for parts in zip(*seen, strict=True)]
+        found.update({name: metric.of(*everything).to(x.dtype) for name, metric in whole.items()})
+    if spread is not None:
+        total = spread.ranks.sum_(torch.stack(list(found.values())))
+        found = dict(zip(found, total, strict=True))
+    return found
+
+
+def held_out(task: Task, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
+    """The mean loss and the metrics on the test data, if there are any."""
+    if task.test is None:
+        return {}
+    n = len(task.test[0])
+    rows = torch.arange(n, device=task.device)
+    weights = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
+    found = sums(task, x, buffers, task.test, rows, weights, task.metrics)
+    return {"test_loss": found.pop("loss"), **found}
+
+
+def objective_of(
+    task: Task,
+    x: Tensor,
+    weighting: str | Sequence[float],
+    buffers: Tensor | None,
+    block: int = 4096,
+) -> Tensor:
+    """f(x) = Σ p_i f_i(x) over all clients' data."""
+    weights = _sample_weights(task, weighting)
+    total = sums(task, x, buffers, task.data, task.order, weights, {}, block)["loss"]
+    return total + task.l2 / 2 * (task.turned(x) @ x) if task.l2 else total
+
+
+def _sample_weights(task: Task, weighting: str | Sequence[float]) -> Tensor:
+    """The weight of every sample in the objective, in the order of clients."""
+    key = weighting if isinstance(weighting, str) else np.asarray(weighting, float).tobytes()
+    if key not in task.sample_weights:
+        share = task.client_weights(weighting) / task.sizes
+        weights = torch.from_numpy(np.repeat(share, task.sizes)).to(task.device, task.dtype)
+        task.sample_weights = {key: weights}
+    return task.sample_weights[key]
+
+
+def evaluated(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor | None,
+    weighting: str | Sequence[float],
+    objective: bool,
+) -> dict[str, float]:
+    """What `Task.evaluate` gives."""
+    values = measured(task, x, buffers, weighting, objective)
+    if not values:
+        return {}
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+
+def measured(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor | None,
+    weighting: str | Sequence[float],
+    objective: bool,
+) -> dict[str, Tensor]:
+    """The same, on the task's device."""
+    values: dict[str, Tensor] = {}
+    with torch.no_grad():
+        if objective:
+            values["loss"] = task.objective(x, weighting, buffers)
+        values.update(held_out(task, x, buffers))
+        if task.optimum is not None and task.knows_optimum(weighting):
+            values["distance"] = (x - task.optimum).norm()
+            if objective:
+                values["gap"] = values["loss"] - _least(task, task.optimum, weighting, buffers)
+    return values
+
+
+def _least(
+    task: Task, at: Tensor, weighting: str | Sequence[float], buffers: Tensor | None
+) -> Tensor:
+    """The objective at the optimum, computed once where no statistics change it."""
+    if task.buffer_dim:
+        return task.objective(at, weighting, buffers)
+    if task.least is None or task.least[0] is not at:
+        task.least = at, task.objective(at, weighting)
+    return task.least[1]
+
+
+def evaluate_many(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor,
+    weighting: str | Sequence[float],
+    objective: bool,
+) -> list[dict[str, float]]:
+    """`Task.evaluate` at several points (R, d), at once where its losses and metrics allow it."""
+    if not _stacks(task):
+        pairs = zip(x, buffers, strict=True)
+        return [task.evaluate(at, own, weighting, objective) for at, own in pairs]
+    values: dict[str, Tensor] = {}
+    with torch.no_grad():
+        if objective:
+            weights = _sample_weights(task, weighting)
+            loss = _stacked_sums(task, x, buffers, task.data, task.order, weights, {})["loss"]
+            values["loss"] = loss + task.l2 / 2 * (x * x).sum(1) if task.l2 else loss
+        if task.test is not None:
+            n = len(task.test[0])
+            rows = torch.arange(n, device=task.device)
+            even = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
+            found = _stacked_sums(task, x, buffers, task.test, rows, even, task.metrics)
+            values.update({"test_loss": found.pop("loss"), **found})
+        if task.optimum is not None and task.knows_optimum(weighting):
+            values["distance"] = (x - task.optimum).norm(dim=1)
+            if objective:
+                values["gap"] = values["loss"] - _least(task, task.optimum, weighting, buffers[0])
+    table = torch.stack(list(values.values()), 1).tolist() if values else [[] for _ in x]
+    return [dict(zip(values, row, strict=True)) for row in table]
+
+
+def _stacks(task: Task) -> bool:
+    """Whether evaluations at several points pay and are known to be right as one: dense models
+    with the named losses and metrics."""
+    from fairlead.task.task import Task
+
+    known = {metric for named in METRICS.values() for metric in named.values()}
+    named = task.loss in LOSSES.values() and all(m in known for m in task.metrics.values())
+    plain = type(task).evaluate is Task.evaluate and task.flip is None and not task.buffer_dim
+    return named and plain and all(isinstance(m, DENSE) for m in task.model.modules())
+
+
+def _stacked_sums(
+    task: Task,
+    x: Tensor,
+    buffers: Tensor,
+    data: Block,
+    rows: Tensor,
+    weights: Tensor,
+    metrics: Mapping[str, Metric | Whole],
+    block: int = 4096,
+) -> dict[str, Tensor]:
+    """`sums` at several points."""
+    total = x.new_zeros(len(x), 1 + len(metrics))
+    task.model.eval()
+    for part, w in zip(rows.split(block), weights.split(block), strict=True):
+        batch = task.prepared(task.taken(data, part))
+        inputs, targets = batch[: task.inputs], batch[task.inputs :]
+
+        def at(
+            x: Tensor, own: Tensor, w: Tensor = w, inputs: Any = inputs, t: Any = targets
+        ) -> Tensor:
+            output = functional_call(task.model, task.state_dict(x, own), inputs)
+            measures = [task.loss, *(m for m in metrics.values() if not isinstance(m, Whole))]
+            return torch.stack([measure(output, *t) @ w for measure in measures])
+
+        total = total + vmap(at)(x, buffers)
+    task.model.train()
+    return dict(zip(("loss", *metrics), total.T, strict=True))
+
+
+def client_losses(task: Task, x: Tensor, buffers: Tensor | None = None) -> Tensor:
+    """f_i(x) of every client."""
+    named = task.state_dict(x, buffers)
+    task.model.eval()
+    losses = []
+    for rows in task.order.split(4096):
+        batch = task.prepared(task.taken(task.data, rows))
+        output = functional_call(task.model, named, batch[: task.inputs])
+        losses.append(task.loss(output, *batch[task.inputs :]))
+    task.model.train()
+    sizes = torch.from_numpy(task.sizes).to(task.device)
+    owner = torch.repeat_interleave(torch.arange(task.clients, device=task.device), sizes)
+    total = x.new_zeros(task.clients).index_add(0, owner, torch.cat(losses))
+    return total / sizes + task.l2 / 2 * (task.turned(x) @ x)

@@ -1,0 +1,176 @@
+"""Problems with known solutions, and the toys of the papers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from fairlead.data.splits import Split, iid
+from fairlead.errors import FairleadError, positive
+from fairlead.task.solve import minimize
+from fairlead.task.task import Task
+
+
+def _quadratic(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return 0.5 * (a @ x) @ x - b @ x
+
+
+def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **settings: Any) -> Task:
+    """f_i(x) = ½ x'A_i x − b_i'x with A of shape (N, d, d) and b of shape (N, d). The optimum is
+    known where the mean of the A_i is positive definite.
+
+    >>> quadratics([[[1.0]], [[3.0]]], [[-1.0], [3.0]]).optimum  # of the mean function
+    tensor([0.5000], dtype=torch.float64)
+    """
+    hessians = torch.as_tensor(np.asarray(a, dtype=float))
+    linear = torch.as_tensor(np.asarray(b, dtype=float))
+    at = torch.zeros(linear.shape[1]) if start is None else torch.as_tensor(np.asarray(start))
+    settings.setdefault("dtype", torch.float64)
+    settings.setdefault("name", "quadratics")
+    mean = hessians.mean(0)
+    convex = bool(torch.linalg.eigvalsh(mean)[0] > 0)
+    optimum = torch.linalg.solve(mean, linear.mean(0)) if convex else None
+    return Task.from_function(
+        _quadratic,
+        (hessians, linear),
+        at.to(torch.float64),
+        batched=True,
+        optimum=optimum,
+        record=True,
+        **settings,
+    )
+
+
+def theorem2(gradient: float = 10.0, mu: float = 1.0, start: float = 1.0, **settings: Any) -> Task:
+    """The pair f_1 = μx² + Gx, f_2 = −Gx of SCAFFOLD's Theorem II: mean μx²/2, optimum 0,
+    Hessian dissimilarity δ = μ, gradient dissimilarity G at the optimum."""
+    positive("mu", mu)
+    return quadratics(
+        [[[2 * mu]], [[0.0]]], [[-gradient], [gradient]], [start], name="theorem2", **settings
+    )
+
+
+def random_quadratics(
+    clients: int = 10,
+    dim: int = 10,
+    mu: float = 0.1,
+    beta: float = 1.0,
+    delta: float = 0.1,
+    gradient: float = 1.0,
+    seed: int = 0,
+    **settings: Any,
+) -> Task:
+    """Random quadratics whose mean Hessian has eigenvalues from μ to β, with
+    max_i‖∇²f_i − ∇²f‖ = δ and mean_i‖∇f_i(x*)‖² = G² (0 for a single client)."""
+    positive("mu", mu)
+    if beta < mu or delta < 0 or gradient < 0:
+        raise FairleadError("take mu ≤ beta, and delta and gradient zero or positive")
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+    spectrum = np.linspace(mu, beta, dim) if dim > 1 else np.array([beta])
+    mean = basis @ np.diag(spectrum) @ basis.T
+    spread = rng.normal(size=(clients, dim, dim))
+    spread = spread + spread.transpose(0, 2, 1)
+    spread -= spread.mean(0)
+    largest = np.abs(np.linalg.eigvalsh(spread)).max()
+    optimum = rng.normal(size=dim)
+    slopes = rng.normal(size=(clients, dim))  # the clients' gradients at the optimum
+    slopes -= slopes.mean(0)
+    size = math.sqrt((slopes**2).sum(1).mean())
+    if clients > 1:
+        spread, slopes = spread * (delta / largest), slopes * (gradient / size)
+    hessians = mean + spread
+    linear = np.einsum("nij,j->ni", hessians, optimum) - slopes
+    settings.setdefault("name", "random-quadratics")
+    return quadratics(hessians, linear, **settings)
+
+
+def logistic_regression(
+    features: ArrayLike,
+    labels: ArrayLike,
+    clients: Split | list[list[int]],
+    l2: float = 0.01,
+    solve: bool = True,
+    **settings: Any,
+) -> Task:
+    """Logistic regression with labels −1 and +1 and the ridge term l2/2·‖x‖², without intercept.
+    With `solve`, the optimum of the uniform mean over clients is found by L-BFGS."""
+    x = torch.as_tensor(np.asarray(features, dtype=float))
+    y = torch.as_tensor(np.asarray(labels, dtype=float))
+    model = nn.Linear(x.shape[1], 1, bias=False)
+    nn.init.zeros_(model.weight)
+    settings = {"dtype": torch.float64, "name": "logistic-regression", **settings}
+    task = Task(model, "logistic", (x, y), clients, l2=l2, **settings)
+    task.optimum = minimize(task) if solve else None
+    return task
+
+
+def synthetic_logistic(
+    clients: int = 10,
+    samples: int = 100,
+    dim: int = 20,
+    shift: float = 1.0,
+    l2: float = 0.01,
+    seed: int = 0,
+    **settings: Any,
+) -> Task:
+    """Logistic regression on Gaussian features whose mean and true weights shift between
+    clients."""
+    rng = np.random.default_rng(seed)
+    centers = shift * rng.normal(size=(clients, 1, dim)) / math.sqrt(dim)
+    x = (rng.normal(size=(clients, samples, dim)) + centers).reshape(-1, dim)
+    w = rng.normal(size=(1, dim)) + shift * rng.normal(size=(clients, dim))
+    score = np.einsum("nd,nd->n", x, np.repeat(w, samples, 0))
+    y = np.where(rng.random(len(x)) < 1 / (1 + np.exp(-score)), 1.0, -1.0)
+    owners = np.arange(len(x)).reshape(clients, samples).tolist()
+    return logistic_regression(x, y, owners, l2, **settings)
+
+
+class _Separator(nn.Module):
+    """A line of fixed slope in the plane: a·(x1 + x2) + bias, with only the bias trained."""
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.direction = nn.Parameter(torch.tensor([slope, slope]), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.direction + self.bias
+
+
+def two_gaussians(
+    clients: int = 5,
+    outlier: float = 4.0,
+    slope: float = 1.0,
+    iid_split: bool = False,
+    seed: int = 0,
+    **settings: Any,
+) -> Task:
+    """The toy of the FedAvg heterogeneity study, section 3.1: every client has 50 points around
+    (0, 0) and 50 around (1, 1), standard deviation ½; for the last client the second cloud lies at
+    (outlier, outlier). A separator of fixed slope, its bias trained with the logistic loss.
+    `iid_split` deals the same points out at random."""
+    rng = np.random.default_rng(seed)
+
+    def draw(per_class: int) -> tuple[np.ndarray, np.ndarray]:
+        far = np.r_[np.ones(clients - 1), outlier][:, None, None]
+        zeros = rng.normal(0, 0.5, (clients, per_class, 2))
+        ones = far + rng.normal(0, 0.5, (clients, per_class, 2))
+        x = np.concatenate([zeros, ones], 1).reshape(-1, 2)
+        return x, np.tile(np.repeat([-1.0, 1.0], per_class), clients)
+
+    (x, y), (x_test, y_test) = draw(50), draw(10)
+    owners = Split.of(np.arange(len(x)).reshape(clients, -1))
+    settings = {"dtype": torch.float64, "name": "two-gaussians", **settings}
+    task = Task(
+        _Separator(slope), "logistic", (torch.tensor(x), torch.tensor(y)),
+        iid(y, clients, seed) if iid_split else owners,
+        test=(torch.tensor(x_test), torch.tensor(y_test)), **settings,
+    )  # fmt: skip
+    task.optimum = minimize(task)
+    return task

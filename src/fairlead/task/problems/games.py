@@ -1,0 +1,329 @@
+"""Saddle problems: the paper's test problem, random games, robust regression, AUC, worst-case weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from fairlead.data.checks import check_signs
+from fairlead.data.splits import Split
+from fairlead.errors import FairleadError, positive
+from fairlead.task.losses import Whole, auc
+from fairlead.task.saddle import SaddleTask, Vector
+from fairlead.task.solve import saddle_point
+from fairlead.task.task import Task
+
+
+def _regression_game(x: Tensor, y: Tensor, a: Tensor, b: Tensor, half: float, lam: float) -> Tensor:
+    own = lam / 2 * x.square().sum() - 0.5 * y.square().sum()
+    return half * ((b - a * x) * y).sum(1) + own
+
+
+def saddle_regression(
+    s: float = 5.0,
+    clients: int = 10,
+    dim: int = 10,
+    lam: float = 1e-5,
+    scaling: Literal["printed", "regression"] = "regression",
+    seed: int = 0,
+    start: float = 1.0,
+    **settings: Any,
+) -> SaddleTask:
+    """The test problem (17)-(18) of the saddle-point paper: f_i = −½[‖y‖² − b_i'y + y'A_i x] + λ/2·‖x‖² with
+    A_i = diag(a_i), a_i ~ N(1, s²) cut off below at 1, and b_i ~ N(0, s²) with mean zero; the saddle point
+    is 0. scaling: "printed" as it stands; "regression" leaves the ½ of the b and A terms out, so that
+    the maximum over y is the regression (19)."""
+    if s < 0:
+        raise FairleadError(f"s is {s}: take zero or a positive number")
+    rng = np.random.default_rng(seed)
+    b = rng.normal(0, s, (clients, dim))
+    a = np.maximum(rng.normal(1, s, (clients, dim)), 1.0)
+    halves = {"printed": 0.5, "regression": 1.0}
+    if scaling not in halves:
+        raise FairleadError(f"scaling is '{scaling}': take 'printed' or 'regression'")
+    f = partial(_regression_game, half=halves[scaling], lam=lam)
+    at = torch.full((dim,), start, dtype=torch.float64)
+    data = [torch.tensor(a), torch.tensor(b - b.mean(0))]
+    settings = {"name": "saddle", "optimum": torch.zeros(2 * dim), "record": True, **settings}
+    return SaddleTask.of(f, data, at, at, batched=True, **settings)
+
+
+def _quadratic_game(x: Tensor, y: Tensor, m: Tensor, v: Tensor) -> Tensor:
+    n = len(x)
+    own = 0.5 * (m[:, :n, :n] @ x) @ x - 0.5 * (m[:, n:, n:] @ y) @ y
+    return own + (m[:, :n, n:] @ y + v[:, :n]) @ x - v[:, n:] @ y
+
+
+def quadratic_game(
+    clients: int = 8,
+    dim: int = 5,
+    mu: float = 0.2,
+    beta: float = 1.0,
+    zeta: float = 1.0,
+    delta: float = 0.1,
+    seed: int = 0,
+    **settings: Any,
+) -> SaddleTask:
+    """A random game f_i = ½x'A_i x + x'B_i y − ½y'C_i y + p_i'x − q_i'y: the mean A and C have eigenvalues
+    from μ to β, the mean B has norm β, clients differ in A, B and C by at most δ in norm, and
+    max_i‖G_i(z*)‖ = ζ."""
+    positive("mu", mu)
+    if beta < mu:
+        raise FairleadError(f"beta is {beta}, mu is {mu}: take mu ≤ beta")
+    rng = np.random.default_rng(seed)
+
+    def own() -> NDArray[Any]:
+        basis = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+        return basis @ np.diag(np.linspace(mu, beta, dim)) @ basis.T
+
+    first, second = own(), own()
+    own_x, own_y = (
+        first + _apart(rng, clients, dim, delta),
+        second + _apart(rng, clients, dim, delta),
+    )
+    cross = rng.normal(size=(dim, dim))
+    cross *= beta / np.linalg.norm(cross, 2)
+    cross = cross + _apart(rng, clients, dim, delta, even=False)
+    return _game(rng, own_x, own_y, cross, zeta, {"name": "quadratic-game", **settings})
+
+
+def bilinear_game(
+    clients: int = 8,
+    dim: int = 5,
+    mu: float = 0.0,
+    beta: float = 1.0,
+    smallest: float = 0.5,
+    zeta: float = 1.0,
+    delta: float = 0.1,
+    seed: int = 0,
+    **settings: Any,
+) -> SaddleTask:
+    """A random bilinear game f_i = x'B_i y + p_i'x − q_i'y + μ/2·(‖x‖² − ‖y‖²): the mean B has singular values
+    from `smallest` to β, clients differ in B by at most δ in norm, and max_i‖G_i(z*)‖ = ζ. With μ = 0
+    gradient descent-ascent moves away from the saddle point, and mirror-prox towards it; the gap
+    f(x, y*) − f(x*, y) is zero everywhere then, and `distance` and `residual_norm` tell."""
+    positive("smallest", smallest)
+    if beta < smallest or mu < 0:
+        raise FairleadError("take smallest ≤ beta, and mu zero or positive")
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.normal(size=(dim, dim)))[0] for _ in range(2))
+    cross = left @ np.diag(np.linspace(smallest, beta, dim)) @ right
+    cross = cross + _apart(rng, clients, dim, delta, even=False)
+    own = np.broadcast_to(mu * np.eye(dim), cross.shape)
+    return _game(rng, own, own, cross, zeta, {"name": "bilinear-game", **settings})
+
+
+def _apart(
+    rng: np.random.Generator, clients: int, dim: int, delta: float, even: bool = True
+) -> NDArray[Any]:
+    """Matrices with mean zero and largest norm δ, symmetric if `even`."""
+    if delta < 0:
+        raise FairleadError(f"delta is {delta}: take zero or a positive number")
+    parts = rng.normal(size=(clients, dim, dim))
+    parts = parts + parts.transpose(0, 2, 1) if even else parts
+    parts -= parts.mean(0)
+    largest = np.linalg.norm(parts, 2, axis=(1, 2)).max()
+    return parts * (delta / largest if clients > 1 else 0)
+
+
+def _game(
+    rng: np.random.Generator,
+    own_x: NDArray[Any],
+    own_y: NDArray[Any],
+    cross: NDArray[Any],
+    zeta: float,
+    settings: dict[str, Any],
+) -> SaddleTask:
+    """The game with these matrices a client, a random saddle point, and mappings of at most ζ there."""
+    if zeta < 0:
+        raise FairleadError(f"zeta is {zeta}: take zero or a positive number")
+    clients, n, _ = cross.shape
+    m = np.zeros((clients, 2 * n, 2 * n))
+    m[:, :n, :n], m[:, n:, n:], m[:, :n, n:] = own_x, own_y, cross
+    m[:, n:, :n] = -cross.transpose(0, 2, 1)  # so that G_i(z) = M_i z + v_i
+    z = rng.normal(size=2 * n)
+    pulls = rng.normal(size=(clients, 2 * n))
+    pulls -= pulls.mean(0)
+    pulls *= zeta / np.linalg.norm(pulls, axis=1).max() if clients > 1 else 0
+    settings = {"optimum": torch.tensor(z), "record": True, **settings}
+    at = torch.zeros(n, dtype=torch.float64)
+    data = [torch.tensor(m), torch.tensor(pulls - m @ z)]
+    return SaddleTask.of(_quadratic_game, data, at, at, batched=True, **settings)
+
+
+def robust_regression(
+    features: ArrayLike,
+    targets: ArrayLike,
+    clients: Split | Sequence[ArrayLike],
+    l2: float = 0.1,
+    penalty: float = 10.0,
+    solve: bool = True,
+    **settings: Any,
+) -> SaddleTask:
+    """Linear regression against an adversary who shifts all features by one vector r: f = ½(w'(a + r) − b)²
+    + l2/2·‖w‖² − penalty/2·‖r‖². It is concave in r where ‖w‖² < penalty: take the penalty large enough
+    for the iterates to stay there. With `solve` the saddle point is found."""
+    a = torch.as_tensor(np.asarray(features, dtype=float))
+    b = torch.as_tensor(np.asarray(targets, dtype=float))
+    positive("l2", l2)
+    positive("penalty", penalty)
+    f = partial(_robust, l2=l2, penalty=penalty)
+    zero = torch.zeros(a.shape[1], dtype=torch.float64)
+    settings = {"name": "robust-regression", "record": True, **settings}
+    task = SaddleTask.of(f, [a, b], zero, zero, clients, batched=True, **settings)
+    if solve:
+        task.optimum = saddle_point(task)
+        size = float(task.optimum[task.players[0]].square().sum())
+        if size >= penalty:
+            raise FairleadError(
+                f"the solver ended where ‖w‖² = {size:.3g} and the adversary has no best answer to a "
+                f"penalty of {penalty:.3g}: raise it"
+            )
+    return task
+
+
+def _robust(w: Tensor, r: Tensor, a: Tensor, b: Tensor, l2: float, penalty: float) -> Tensor:
+    own = l2 / 2 * w.square().sum() - penalty / 2 * r.square().sum()
+    return 0.5 * (a @ w + r @ w - b).square() + own
+
+
+class _Scored(nn.Module):
+    """A model with the two class means of its scores."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.means = model, Vector(torch.zeros(2))
+
+
+def auc_maximization(
+    task: Task,
+    weighting: str | Sequence[float] = "uniform",
+    solve: bool = False,
+) -> SaddleTask:
+    """The area under the ROC curve as a saddle problem (Ying, Wen and Lyu 2016), for any task with a model
+    of one output and labels −1 and +1: min over the model and two numbers a, b, max over α of
+    E[(s − a)² | +] + E[(s − b)² | −] + 2(1 + α)(E[s | −] − E[s | +]) − α² with the scores s. At the saddle point
+    this is the pairwise loss E(1 − s + s')² of a positive and a negative sample, less one. (The authors'
+    objective divided by p(1 − p), p the share of positives by the clients' weights.)
+
+    The task's own l2 stays on the model, and runs record the AUC on its test data. With `solve` the
+    saddle point is found, which takes a linear model and l2 > 0."""
+    _plain_task(task)
+    labels = task.data[-1]
+    if labels.dim() != 1:
+        raise FairleadError(
+            f"the labels have shape {tuple(labels.shape)}: give one number a sample, −1 or +1"
+        )
+    check_signs(labels)
+    weights = task.client_weights(weighting) / task.sizes
+    share = torch.from_numpy(np.repeat(weights, task.sizes))
+    p = float((share * (labels.cpu()[task.order.cpu()] > 0)).sum())
+    if not 0 < p < 1:
+        raise FairleadError("all labels are equal: AUC needs positive and negative samples")
+    judge = _twin(task, {"auc": Whole(auc)})
+
+    def play(x: _Scored, y: Vector, *batch: Tensor) -> Tensor:
+        *inputs, label = batch
+        score, (a, b), alpha = x.model(*inputs), x.means.v, y.v[0]
+        if score.numel() != label.numel():
+            raise FairleadError("AUC takes a model with one output, the score")
+        score = score.reshape(label.shape)
+        plus = ((score - a).square() - 2 * (1 + alpha) * score) / p
+        minus = ((score - b).square() + 2 * (1 + alpha) * score) / (1 - p)
+        return torch.where(label > 0, plus, minus) - alpha**2 + _ridge(x.model, task)
+
+    made = SaddleTask(
+        _like(task, _Scored), Vector(torch.zeros(1)), play, task.data, task.split,
+        judge=judge, weighting=weighting, record=task.recordable, noise=task.noise,
+        transform=task.transform, keep="host" if task.mapped else task.keep, dtype=task.dtype, device=task.device, name=f"auc of {task.name}",
+    )  # fmt: skip
+    made.optimum = saddle_point(made, weighting) if solve else None
+    return made
+
+
+class AgnosticTask(SaddleTask):
+    """A task whose clients are weighted by an adversary; runs record the largest client's loss."""
+
+    def evaluate(
+        self,
+        x: Tensor,
+        buffers: Tensor | None = None,
+        weighting: str | Sequence[float] = "uniform",
+        objective: bool = True,
+    ) -> dict[str, float]:
+        found = super().evaluate(x, buffers, weighting, objective)
+        if objective and self.judge is not None:
+            model = x[self.players[0]]
+            found["worst_loss"] = float(self.judge.client_losses(model, buffers).max())
+        return found
+
+    def recorded(self, weighting: str | Sequence[float], objective: bool) -> list[str]:
+        return [*super().recorded(weighting, objective), *["worst_loss"] * objective]
+
+
+def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticTask:
+    """Agnostic federated learning (Mohri, Sivek and Suresh 2019) over any task: min over the model, max over
+    weights λ on the simplex of Σ λ_i f_i(x) − penalty·N/2·‖λ − 1/N‖². Without a penalty the worst client
+    counts; with a large one the mean does. Runs record `worst_loss`, max_i f_i(x), and the task's test
+    metrics. With `solve` the saddle point is found, for convex losses with l2 > 0."""
+    if penalty < 0:
+        raise FairleadError(f"penalty is {penalty}: take zero or a positive number")
+    _plain_task(task)
+    n = task.clients
+    data, split = list(task.data), task.split
+    if len(np.unique(split.order)) < len(split.order):  # a sample of two clients becomes two
+        data = [t.index_select(0, task.order.to(t.device)) for t in data]
+        split = Split(np.arange(len(split.order)), split.offsets)
+    owner = torch.zeros(len(data[0]), dtype=torch.int64)
+    owner[torch.from_numpy(split.order)] = torch.from_numpy(split.owners)
+
+    def play(x: nn.Module, y: Vector, *batch: Tensor) -> Tensor:
+        *sample, who = batch
+        losses = task.loss(x(*sample[: task.inputs]), *sample[task.inputs :])
+        even = penalty * n / 2 * (y.v - 1 / n).square().sum()
+        return n * y.v[who] * losses - even + _ridge(x, task)
+
+    weights = Vector(torch.full((n,), 1 / n, dtype=task.dtype))
+    made = AgnosticTask(
+        _like(task, lambda model: model), weights, play, [*data, owner], split,
+        judge=_twin(task, task.metrics), simplex=True, weighting="uniform",
+        record=task.recordable, noise=task.noise, transform=task.transform, keep="host" if task.mapped else task.keep,
+        dtype=task.dtype, device=task.device, name=f"agnostic {task.name}",
+    )  # fmt: skip
+    made.optimum = saddle_point(made) if solve else None
+    return made
+
+
+def _like(
+    task: Task, wrap: Callable[[nn.Module], nn.Module]
+) -> nn.Module | Callable[[], nn.Module]:
+    """The task's model, or its maker where weights come from the run's seed, wrapped."""
+    make = task.make
+    return wrap(copy.deepcopy(task.model)) if make is None else lambda: wrap(make())
+
+
+def _twin(task: Task, metrics: Any) -> Task:
+    other = task.twin()
+    other.metrics = dict(metrics)
+    return other
+
+
+def _plain_task(task: Task) -> None:
+    if isinstance(task, SaddleTask):
+        raise FairleadError("the task is a saddle problem already: give a task that minimizes")
+
+
+def _ridge(model: nn.Module, task: Task) -> Tensor | float:
+    """The task's l2 term, over the parameters that it trains."""
+    if not task.l2:
+        return 0.0
+    trained = {part.name for part in task.layout.parameters}
+    sizes = [p.square().sum() for name, p in model.named_parameters() if name in trained]
+    return task.l2 / 2 * torch.stack(sizes).sum()
