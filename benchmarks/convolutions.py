@@ -29,7 +29,7 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairlead.task import models
-from fairlead.gradients.stacked import batched, norm
+from fairlead.gradients.stacked import norm, stacked_model
 from fairlead.gradients.stacked import triton_conv as kernels
 from fairlead.gradients.stacked.tiles import Tile, conv_tile, power_of_2, weight_tile
 from fairlead.task.layout import Layout
@@ -301,7 +301,7 @@ class Step:
 
     def stacked(self, x: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
         """By the model on stacked parameters."""
-        run = batched(self.model)
+        run = stacked_model(self.model)
         assert run is not None
         leaf = x.detach().requires_grad_()
         parts = leaf.split([p.size for p in self.layout.parameters], 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fairlead as fl
-from fairlead.task.domain import Simplex
+from fairlead.core.domain import Simplex
 from fairlead.task.losses import auc
 from fairlead.task.solve import saddle_point
 

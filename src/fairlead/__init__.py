@@ -8,17 +8,9 @@ True
 """
 
 from fairlead import schedules, track
-from fairlead.core.method import (
-    Algorithm,
-    Client,
-    Cohort,
-    Memory,
-    Record,
-    Replies,
-    State,
-    Step,
-    Upload,
-)
+from fairlead.core.message import Message
+from fairlead.core.method import Algorithm, Client, Cohort, Lasting, Replies, Step
+from fairlead.core.records import Memory, Record, State, Upload
 from fairlead.methods import (
     METHODS,
     PRESETS,
@@ -112,7 +104,9 @@ __all__ = [
     "History",
     "Identity",
     "Images",
+    "Lasting",
     "Memory",
+    "Message",
     "Mime",
     "MimeLite",
     "MinibatchSGD",

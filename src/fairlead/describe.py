@@ -1,25 +1,15 @@
-"""What a run is set up with, in words that are the same in every process."""
+"""Settings as JSON, the same in every process."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
-import platform
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from fairlead.run.loop import Course
-    from fairlead.task.task import Task
-    from fairlead.run.train import Run
 
 
 def described(thing: Any) -> Any:
@@ -47,73 +37,34 @@ def described(thing: Any) -> Any:
         return [thing.start, thing.stop]
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
+    if callable(thing) and hasattr(thing, "__code__"):
+        return _function(thing)
     return getattr(thing, "__qualname__", type(thing).__qualname__)
 
 
-def about(run: Course | Run) -> dict[str, Any]:
-    """What a run is, for people and for files: method, task, settings, versions."""
-    import fairlead
+def _function(f: Any) -> str:
+    """A function by its name and what it computes: its code, constants, defaults and closed-over values.
 
-    task, plan, method = run.task, run.plan, run.algorithm
-    config = run.config
-    lr = getattr(method, "lr", None)
-    return {
-        "label": type(method).__name__,
-        "paper": method.paper,
-        "lr": _base(lr),
-        "seed": plan.seed,
-        "rounds": plan.rounds,
-        "target": described(plan.target),
-        "method": config["method"],
-        "task": {
-            "name": task.name, "clients": task.clients, "samples": int(task.sizes.sum()),
-            "parameters": task.dim, "dtype": str(task.dtype).removeprefix("torch."),
-            "device": str(task.device), "l2": task.l2, "noise": task.noise,
-        },
-        "work": {
-            **{name: _short(config[name]) for name in ("batches", "cohort", "dropout")},
-            "weighting": _short(described(plan.weighting)), "eval_every": plan.eval_every,
-            "objective": plan.objective,
-        },
-        "split": _split(task),
-        "engine": run.session.told,
-        "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "fairlead": fairlead.__version__, "torch": torch.__version__, "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-    }  # fmt: skip
+    >>> _function(lambda k: 0.1) == _function(lambda k: 0.2)
+    False
+    >>> _function(lambda k: 0.1) == _function(lambda k: 0.1)
+    True
+    """
+    cells = [_contents(cell) for cell in f.__closure__ or ()]
+    known = [_code(f.__code__), described(f.__defaults__), described(f.__kwdefaults__)]
+    held = [c.__qualname__ if hasattr(c, "__code__") else described(c) for c in cells]
+    text = repr([*known, held])
+    return f"{f.__qualname__} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _base(lr: Any) -> float | None:
-    """The step size before any schedule."""
-    value = getattr(lr, "lr", lr)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _short(value: Any) -> Any:
-    """Long lists by a digest."""
-    text = json.dumps(value)
-    return value if len(text) < 2000 else f"digest {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def class_labels(task: Task) -> NDArray[Any] | None:
-    """The labels by which a split is told, where they are few."""
-    if len(task.data) < 2 or task.data[1].dim() != 1:
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
         return None
-    labels = task.data[1].cpu().numpy()
-    return labels if len(np.unique(labels)) <= 100 else None
 
 
-def _split(task: Task) -> dict[str, Any] | None:
-    """How many samples of which class the clients hold, where targets are classes."""
-    from fairlead.report.split_plot import sentence, shown
-
-    labels = class_labels(task)
-    if labels is None:
-        return None
-    counts, classes, notes = shown(task.split, labels)
-    return {
-        "sentence": sentence(task.split, labels), "classes": classes, "counts": counts.tolist(),
-        "more": " ".join(notes),
-    }  # fmt: skip
+def _code(code: Any) -> list[Any]:
+    """What a code object does, without where it was written."""
+    constants = [_code(c) if hasattr(c, "co_code") else repr(c) for c in code.co_consts]
+    return [code.co_code.hex(), constants, code.co_names, code.co_varnames]

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     STEPS = 6
     LARGE_BATCH = 7
     AUGMENT = 8
+    METHOD = 9
 
 
 def philox(
@@ -68,10 +69,17 @@ def uniform(seed: int, purpose: Purpose, round: Word, client: Tensor, count: int
     return (bits.to(torch.float64) + 0.5) / 2**32
 
 
-def normal(seed: int, round: Word, client: Tensor, step: int, count: int) -> Tensor:
+def normal(
+    seed: int,
+    round: Word,
+    client: Tensor,
+    step: int,
+    count: int,
+    purpose: Purpose = Purpose.NOISE,
+) -> Tensor:
     """`count` standard normal numbers for every client, float64, by Box and Muller: (S, count)."""
     blocks = torch.arange(-(-count // 4), device=client.device)
-    bits = words(seed, Purpose.NOISE, round, client[:, None], step, blocks)
+    bits = words(seed, purpose, round, client[:, None], step, blocks)
     u = (bits.to(torch.float64) + 0.5) / 2**32
     radius, angle = (-2 * u[..., :2].log()).sqrt(), 2 * math.pi * u[..., 2:]
     return torch.cat([radius * angle.cos(), radius * angle.sin()], -1).flatten(1)[:, :count]

@@ -1,24 +1,37 @@
-"""What a client sends, as it travels: encoding uploads, counting and making their bytes."""
+"""Messages: what travels between server and client, as bytes and back.
+
+A message is a short header (version, method, program, round, exchange, client, and the shape of each
+field) followed by the payload. Counted bits are eight times the length of the payload; the header, about a
+hundred bytes, is not counted.
+
+>>> sent = Message("FedAvg", "local", 3, 0, 7, (Field.plain("dy", torch.ones(2)),))
+>>> back = Message.unpack(sent.pack())
+>>> back.client, back.value("dy"), back.bits
+(7, tensor([1., 1.]), 64)
+"""
 
 from __future__ import annotations
 
+import json
+import struct
+import zlib
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Upload
-from fairlead.compress import Code, Compressor, ErrorFeedback, Noise, raw
+from fairlead.compress import Code, Compressor, Noise, from_raw, raw
 from fairlead.errors import FairleadError
-from fairlead.rng import Purpose, Word, words
 
-U = TypeVar("U", bound=Upload)
+VERSION = 1
+_START = struct.Struct("<4sHII")  # magic, version, length of the header, checksum of the rest
+_MAGIC = b"flms"
+_DTYPES = {str(t): t for t in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}
 
 
 @dataclass(frozen=True)
 class Coded:
-    """One encoded field of the uploads of S clients."""
+    """One field of the uploads of S clients, encoded by a compressor."""
 
     by: Compressor
     code: Code
@@ -31,11 +44,11 @@ class Coded:
         return self.by.pack({name: t[client] for name, t in self.code.items()}, self.d)
 
     def value(self) -> Tensor:
-        """What the codes stand for."""
+        """The decoded vectors (S, d)."""
         return self.by.decode(self.code, self.d, self.dtype, self.noise)
 
     def through_bytes(self) -> Tensor:
-        """The same, by way of real bytes: what a deployed server would see."""
+        """The same by way of real bytes: what a deployed server would see."""
         rows = []
         for i in range(len(self.noise.keys)):
             data = self.pack(i)
@@ -48,57 +61,87 @@ class Coded:
         return self.by.decode(together, self.d, self.dtype, self.noise)
 
 
-def encode(
-    upload: U,
-    by: Compressor,
-    seed: int,
-    round: Word,
-    clients: Tensor,
-    message: int,
-    residual: dict[str, Tensor],
-    check: bool,
-) -> U:
-    """An upload with every vector encoded and decoded, and its wire form attached. `residual`
-    holds what earlier messages left out, for compressors that feed it back, and is renewed."""
-    values: dict[str, Tensor] = {}
-    wire: dict[str, Coded] = {}
-    for place, (name, v) in enumerate(upload.tensors().items()):
-        v = v.expand(len(clients), -1) if v.dim() == 1 else v
-        if v.shape[-1] <= 1:  # a single number travels as it is
-            values[name] = v
-            continue
-        keys = words(seed, Purpose.COMPRESS, round, clients, message, place)[:, :2]
-        noise, feed = Noise(keys), isinstance(by, ErrorFeedback)
-        full = v + residual[name] if feed else v
-        coded = Coded(by, by.encode(full, noise), noise, v.shape[-1], v.dtype)
-        values[name] = coded.through_bytes() if check else coded.value()
-        if feed:
-            residual[name] = full - values[name]
-        wire[name] = coded
-    sent = type(upload)(**values)
-    object.__setattr__(sent, "wire", wire)
-    return sent
+@dataclass(frozen=True)
+class Field:
+    """One vector of a message."""
+
+    name: str
+    d: int
+    dtype: torch.dtype
+    data: bytes
+    coded: bool = False
+
+    @classmethod
+    def plain(cls, name: str, v: Tensor) -> Field:
+        """A vector as it is."""
+        return cls(name, v.numel(), v.dtype, raw(v.reshape(-1)))
+
+    @classmethod
+    def of(cls, name: str, coded: Coded, client: int) -> Field:
+        """The encoded vector of one of S clients."""
+        return cls(name, coded.d, coded.dtype, coded.pack(client), coded=True)
 
 
-def message_bits(upload: Upload) -> tuple[int | Tensor, float]:
-    """Bits of an upload for each client (one number, or one a client), exact and nominal."""
-    exact: int | Tensor = 0
-    nominal = 0.0
-    for name, v in upload.tensors().items():
-        coded = (upload.wire or {}).get(name)
-        if coded is None:
-            bits = v.shape[-1] * 8 * v.element_size()
-            exact, nominal = exact + bits, nominal + bits
-        else:
-            exact = exact + coded.by.size(coded.code, coded.d)
-            nominal += coded.by.nominal_bits(coded.d, coded.dtype)
-    return exact, nominal
+@dataclass(frozen=True)
+class Message:
+    """One client's upload, or a broadcast to it."""
 
+    method: str
+    program: str
+    round: int
+    exchange: int
+    client: int
+    fields: tuple[Field, ...] = ()
 
-def message_bytes(upload: Upload, client: int = 0) -> bytes:
-    """The bytes of one client's upload, its fields one after another."""
-    parts = []
-    for name, v in upload.tensors().items():
-        coded = (upload.wire or {}).get(name)
-        parts.append(raw(v if v.dim() == 1 else v[client]) if coded is None else coded.pack(client))
-    return b"".join(parts)
+    @property
+    def bits(self) -> int:
+        """Bits of the payload."""
+        return 8 * sum(len(field.data) for field in self.fields)
+
+    def pack(self) -> bytes:
+        """The message as bytes."""
+        about = [self.method, self.program, self.round, self.exchange, self.client]
+        fields = [[f.name, f.d, str(f.dtype), len(f.data), f.coded] for f in self.fields]
+        header = json.dumps([*about, fields], separators=(",", ":")).encode()
+        rest = header + b"".join(field.data for field in self.fields)
+        return _START.pack(_MAGIC, VERSION, len(header), zlib.crc32(rest)) + rest
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Message:
+        """A message from its bytes; anything else is refused in one sentence."""
+        if len(data) < _START.size or data[:4] != _MAGIC:
+            raise FairleadError("this is not a message of fairlead: its first bytes are wrong")
+        _, version, length, checksum = _START.unpack_from(data)
+        if version != VERSION:
+            raise FairleadError(
+                f"the message has version {version}, this is {VERSION}: use one version everywhere"
+            )
+        rest = data[_START.size :]
+        if zlib.crc32(rest) != checksum:
+            raise FairleadError("the message is damaged: its checksum does not match")
+        try:
+            *about, listed = json.loads(rest[:length])
+            method, program = map(str, about[:2])
+            round, exchange, client = map(int, about[2:])
+            fields, start = [], length
+            for name, d, dtype, size, coded in listed:
+                part = rest[start : start + size]
+                fields.append(Field(str(name), int(d), _DTYPES[dtype], part, bool(coded)))
+                start += size
+        except (ValueError, KeyError, TypeError) as error:
+            raise FairleadError(f"the header of the message cannot be read: {error!r}") from error
+        wrong = [f.name for f in fields if not f.coded and len(f.data) != f.d * f.dtype.itemsize]
+        if start != len(rest) or wrong:
+            raise FairleadError("the message is cut off, or longer than its header says")
+        return cls(method, program, round, exchange, client, tuple(fields))
+
+    def value(self, name: str, by: Compressor | None = None, noise: Noise | None = None) -> Tensor:
+        """A vector of the message; an encoded one needs its compressor and the noise of the message."""
+        field = next(f for f in self.fields if f.name == name)
+        if not field.coded:
+            return from_raw(field.data, field.dtype)
+        if by is None or noise is None:
+            raise FairleadError(f"{name} is encoded: give the compressor and the noise")
+        code = by.unpack(field.data, field.d, field.dtype)
+        one = {n: t[None] for n, t in code.items()}
+        return by.decode(one, field.d, field.dtype, noise)[0]

@@ -1,12 +1,12 @@
 """The protocol between a method and whatever runs it.
 
 A method is a frozen record of hyper-parameters with two small programs: `round`, which the server
-runs, and a client program that `round` hands to `cohort.run`. Both are pure functions of vectors.
-What the server keeps, what a client keeps and what travels are named records of vectors.
+runs, and a client program, a method of the same class, which `round` passes to `cohort.run`. Both are
+pure functions of vectors. What the server keeps, what a client keeps and what travels are named records.
 
 The same client program runs for one client, where vectors have shape (d,), and for many at once,
 where they carry a leading client axis, (S, d). Numbers that differ between clients (`step.lr`,
-`client.moved`) are shaped (S, 1) then, so plain broadcasting does the rest.
+`client.moved`) are then shaped (S, 1), so plain broadcasting does the rest.
 """
 
 from __future__ import annotations
@@ -14,97 +14,16 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 from fairlead.compress import Compressor
-from fairlead.task.domain import Simplex
+from fairlead.core.domain import Simplex
+from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate, rate_at
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-class Record:
-    """A frozen record of named vectors; subclasses only list their fields.
-
-    >>> import torch
-    >>> class Server(State):
-    ...     x: Tensor
-    ...     c: Tensor
-    >>> s = Server(x=torch.ones(2), c=torch.zeros(2))
-    >>> s.map(lambda v: v + 1).x
-    tensor([2., 2.])
-    """
-
-    wire: ClassVar[Any] = None  # an encoded upload carries its codes here
-    _names: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
-        cls._names = tuple(field.name for field in dataclasses.fields(cast(Any, cls)))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All vectors by name; those of a nested mapping or record are named `field/key`."""
-        flat: dict[str, Tensor] = {}
-        for name in self._names:
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                flat[name] = value
-            else:
-                inner = value.tensors() if isinstance(value, Record) else value
-                flat.update({f"{name}/{key}": v for key, v in inner.items()})
-        return flat
-
-    def filled(self, flat: Mapping[str, Tensor]) -> Self:
-        """The record with the vectors that `tensors` gave, its nested records and mappings too."""
-        changed: dict[str, Any] = {}
-        for name in self._names:
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                changed[name] = flat[name]
-                continue
-            inner = {
-                k.removeprefix(under): t
-                for k, t in flat.items()
-                if k.startswith(under := f"{name}/")
-            }
-            changed[name] = value.filled(inner) if isinstance(value, Record) else inner
-        return type(self)(**changed)
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """The record with `fn` applied to every vector."""
-        changed: dict[str, Any] = {}
-        for name in self._names:
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                changed[name] = fn(value)
-            elif isinstance(value, Record):
-                changed[name] = value.map(fn)
-            else:
-                changed[name] = {key: fn(v) for key, v in value.items()}
-        return type(self)(**changed)
-
-
-class State(Record):
-    """What the server keeps between rounds. `x` is the model."""
-
-    x: Tensor
-
-
-class Memory(Record):
-    """What one client keeps between the rounds it takes part in."""
-
-
-class Upload(Record):
-    """What one client sends; the server sees means over the clients that answered. It may have no
-    field: an exchange that only tells clients something."""
-
-    def walked(self) -> Tensor | None:
-        """How far the client went, y − x (or x − y), where its upload tells; for measuring drift."""
-        return getattr(self, "dy", None)
-
 
 S = TypeVar("S", bound=State)
 M = TypeVar("M", bound=Memory)
@@ -114,11 +33,16 @@ U = TypeVar("U", bound=Upload)
 class Step(ABC):
     """One local step: a batch and a step size."""
 
-    lr: Any  # a float for one client; (S, 1) for many, zero where a client has run out of steps
+    lr: Any
+    """A float for one client; (S, 1) for many, zero where a client has run out of steps."""
 
     @abstractmethod
     def grad(self, y: Tensor) -> Tensor:
-        """The gradient at `y` on this step's batch; call it at as many points as needed."""
+        """The gradient at `y` on this step's batch; may be called at several points."""
+
+    def at(self, y: Tensor) -> Tensor:
+        """Marks `y` as the client's point after this step, for measures of local points; returns it."""
+        return y
 
 
 class Client(ABC, Generic[M]):
@@ -140,8 +64,25 @@ class Client(ABC, Generic[M]):
 
     @abstractmethod
     def encode(self, upload: U, by: Compressor | None) -> U:
-        """The upload as the server will see it, each of its vectors compressed with noise of its
-        own. Return this one; with None it is the upload itself."""
+        """The upload as the server will see it, each of its vectors compressed with its own
+        noise. Return this one; with None it is the upload itself."""
+
+    @abstractmethod
+    def noise(self, like: Tensor) -> Tensor:
+        """Standard normal numbers in the shape of a vector, a function of (seed, round, client, call):
+        the same in every engine. Use it instead of `torch.randn_like`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lasting:
+    """A broadcast vector that clients keep until its `version` changes: it is sent, and counted, only to
+    clients that do not have this version yet."""
+
+    value: Tensor
+    version: Tensor
+
+
+Broadcast: TypeAlias = Tensor | Lasting | float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +93,9 @@ class Replies(Generic[U]):
     """The mean of every uploaded vector over the clients that answered, by the run's weights."""
     count: int
     """How many clients answered."""
+    share: Any
+    """The weight of the clients that answered among all clients: |S|/N for uniform weights. A number,
+    or a one-element tensor where rounds are captured."""
 
 
 class Cohort(ABC):
@@ -161,18 +105,23 @@ class Cohort(ABC):
     """The number of rounds finished before this one."""
     first: bool
     """Whether no round has taken place yet."""
-    share: Any
-    """The weight of the clients that answered among all clients: |S|/N for uniform weights. A number,
-    or a tensor of one where rounds are recorded."""
 
     @abstractmethod
-    def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
+    def run(
+        self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Broadcast
+    ) -> Replies[U]:
         """One exchange: send `broadcast`, let every client run `program(client, **broadcast)`,
-        collect. A program returns its upload, or the upload and what the client keeps."""
+        collect. The program is a method of the algorithm; it returns its upload, or the upload and what
+        the client keeps. A vector that was already sent in this round is not sent again."""
+
+    @abstractmethod
+    def noise(self, like: Tensor) -> Tensor:
+        """Standard normal numbers for the server, a function of (seed, round, call): the same on every
+        process of a run. Use it instead of `torch.randn_like`."""
 
     def rate(self, rate: Rate) -> Any:
-        """A server's step size in this round. Prefer it to asking for `round`: a program that does not
-        depend on the round's number can be recorded once and played again."""
+        """A server step size in this round. Prefer it to reading `round`: a program that does not
+        depend on the round's number can be captured once and replayed."""
         return rate_at(rate, self.round, self.round)
 
 
@@ -185,13 +134,19 @@ class Algorithm(ABC, Generic[S, M]):
     """Settings that other methods have and the mathematics of this one does not allow, and why."""
 
     def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
-        """The method for a model with these parameters, by name and place in the vector, and for
+        """The method for a model with these parameters, by name and position in the vector, and for
         points of a set; most methods only know the whole space."""
         if domain is not None:
             raise FairleadError(
                 f"the steps of {type(self).__name__} leave the simplex: use MirrorDescent or MirrorProx"
             )
         return self
+
+    def to(self, device: torch.device) -> Self:
+        """The method with the tensors among its settings on a device."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
+        moved = {n: v.to(device) for n, v in fields.items() if isinstance(v, Tensor)}
+        return dataclasses.replace(cast(Any, self), **moved) if moved else self
 
     def with_lr(self, lr: Rate) -> Self:
         """The method with another step size."""
@@ -213,10 +168,33 @@ class Algorithm(ABC, Generic[S, M]):
     def round(self, s: S, cohort: Cohort) -> S:
         """The server's program for one round."""
 
+    def program(self, name: str) -> Callable[..., Any]:
+        """The client program with this name. An exchange is described by the name, so that any process
+        that has the method can run it."""
+        return getattr(self, name)
+
     def communications(self) -> int:
-        """How many communication rounds the paper counts for one round."""
+        """How many communication rounds the paper counts per round."""
         return 1
 
     def rates(self) -> dict[str, Rate]:
         """The step sizes to check before training, by the name of their setting."""
         return {name: getattr(self, name) for name in ("lr", "server_lr") if hasattr(self, name)}
+
+
+def program_name(program: Callable[..., Any]) -> str:
+    """The name of a client program; refuses anything that is not a method of an algorithm.
+
+    >>> program_name(lambda client: None)
+    Traceback (most recent call last):
+    ...
+    fairlead.errors.FairleadError: cohort.run got <lambda>: pass a method of the algorithm, and what it \
+needs as broadcast values
+    """
+    owner = getattr(program, "__self__", None)
+    name = getattr(program, "__name__", type(program).__name__)
+    if not isinstance(owner, Algorithm):
+        raise FairleadError(
+            f"cohort.run got {name}: pass a method of the algorithm, and what it needs as broadcast values"
+        )
+    return name

@@ -196,15 +196,18 @@ class Batches:
         n: Ints,
         purpose: Purpose = Purpose.BATCH,
         device: torch.device | None = None,
+        rows: Ints | None = None,
     ) -> Draw:
         """The batches of the clients `ids` with `n` samples in a round: a pure function, computed on
-        a device with the same result. Where `ahead` says so, every client may have a round of its
-        own, so that several rounds are drawn at once."""
+        a device with the same result. Where `ahead` says so, every client may have its own round, so
+        that several rounds are drawn at once. rows: their positions in the task, where these are not
+        the numbers that randomness goes by."""
+        rows = ids if rows is None else rows
         if self.replay is not None:
-            return self._replayed(_one(round), ids, n)
+            return self._replayed(_one(round), rows, n)
         put = partial(_put, device=device)
         size, each = self.sizes_of(n), self.per_epoch(n)
-        steps = self.steps_of(n, ids, seed, 0 if isinstance(round, np.ndarray) else round)
+        steps = self.steps_of(n, rows, seed, 0 if isinstance(round, np.ndarray) else round)
         k = np.arange(steps.max())
         place = (k % each[:, None]) * size[:, None]  # where in its epoch a batch starts
         count = np.broadcast_to(size[:, None], place.shape)

@@ -14,8 +14,6 @@ from torch.func import functional_call
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
 
-if TYPE_CHECKING:
-    from fairlead.task.task import Task
 
 
 def as_tensor(given: Tensor | NDArray[Any]) -> Tensor:
@@ -78,38 +76,3 @@ def check_signs(labels: Tensor) -> None:
     """Refuse labels of the logistic loss other than −1 and +1."""
     if not bool(((labels == 1) | (labels == -1)).all()):
         raise FairleadError("the labels must be −1 and +1: map 0 and 1 to them")
-
-
-def check_model(task: Task, labels: bool) -> None:
-    """One forward pass on two samples of the data, and of the test data, so that a mismatch shows
-    before training."""
-    for data in (task.data, task.test):
-        if data is not None:
-            _check_block(task, data, labels)
-
-
-def _check_block(task: Task, data: tuple[Tensor, ...], labels: bool) -> None:
-    block = task.taken(data, torch.arange(min(2, len(data[0]))))
-    x, buffers = task.start(0)
-    try:
-        task.model.eval()
-        block = task.prepared(block)
-        output = functional_call(task.model, task.state_dict(x), block[: task.inputs])
-        if labels and not data[-1].is_floating_point():
-            check_labels(data[-1], output.shape[1])
-        losses = task.losses(x, block, buffers)[0]
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        shapes = " and ".join(str(tuple(t.shape)) for t in block)
-        hint = ""
-        if block[0].dtype == torch.uint8 and task.transform is None:
-            hint = "; for images as bytes give transform=fl.Images.of(x)"
-        raise FairleadError(
-            f"the model and the loss do not fit samples of shapes {shapes}: {error}{hint}"
-        ) from error
-    finally:
-        task.model.train()
-    if losses.shape != (len(block[0]),):
-        raise FairleadError(
-            f"the loss returned shape {tuple(losses.shape)} for {len(block[0])} samples: "
-            'return one value a sample, for example with reduction="none"'
-        )

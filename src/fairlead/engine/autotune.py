@@ -1,53 +1,59 @@
-"""How to run: as a matrix of clients, one by one, or one a core, whichever is faster.
+"""One autotuner for all choices of how to run: candidates are timed on the task's own shapes.
 
-The measurement takes a few local steps on the task's own shapes. Its result is kept for the
-process and in a small file in the user's cache, so that equal runs choose equally.
+A measurement takes a few local steps. Its result is kept for the process and in a small file in the
+user's cache, so that equal runs choose equally; what was chosen is kept in the run's checkpoints.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.core.method import Client, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.data.batches import Draw
+from fairlead.engine.api import Executor, Ids, Request
+from fairlead.engine.cuda_graph import captured
+from fairlead.engine.exchange import DryCohort
+from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
+from fairlead.engine.group import Group
+from fairlead.engine.session import Execution, Session
+from fairlead.engine.state.store import Keep
+from fairlead.gradients.deferred import LEAST_DIM
+from fairlead.gradients.form import ANY, Form
+from fairlead.gradients.oracle import Gradients, ways
 from fairlead.task.task import Task
 
-if TYPE_CHECKING:
-    from fairlead.engine.simulate import Session
-
-STEPS = 6  # local steps that are timed: enough for what a client costs at its start and end
-GAIN = 0.9  # of another way's time that threads must stay below
-SMALL = 1 << 20  # multiplications a step
-THREADS = "loop with a client a core"
+STEPS = 6
+"""Local steps that are timed: enough for what a client costs at its start and end."""
+TURNS, SECONDS = 7, 1.0
+"""Timed turns of every candidate at most, and for about how long."""
+SMALL = 1 << 20
+"""Multiplications per step below which threads and measurements only cost time."""
+WIDTHS = 8
+"""Batch widths that are captured, at most."""
+FEW_CALLS = {True: 64, False: 8}
+"""Gradients from which capturing pays, for small problems and others."""
+COMPILING, HOPED = 60.0, 0.3
+"""Seconds that `torch.compile` may take, and the part of a gradient's time that it may save."""
+CHANNELS_LAST = 0.97
+"""Of the other layout's time that channels last must stay below."""
 _KNOWN: dict[str, dict[str, float]] = {}
-
-
-class _Moved(Upload):
-    y: Tensor
-
-
-def _some_steps(client: Client[Any], x: Tensor) -> _Moved:
-    """What is timed: the first local steps of SGD, from a shared point and from own ones."""
-    y = x
-    for k, step in enumerate(client.steps(1e-3)):
-        if k < STEPS:
-            y = y - step.lr * step.grad(y)
-    return _Moved(y=y)
 
 
 def is_small(task: Task, clients: int, draw: Draw) -> bool:
@@ -55,103 +61,281 @@ def is_small(task: Task, clients: int, draw: Draw) -> bool:
     return task.dim * clients * draw.index.shape[-1] < SMALL
 
 
-def unstackable(task: Task, draw: Draw) -> str:
-    """Why a task cannot run as a matrix of clients, or an empty string."""
-    if not task.stackable:
-        return "its functions are given one a client"
-    if task.mixes_samples and (len(np.unique(draw.count)) > 1 or not task.split.even):
-        return "BatchNorm mixes the samples of a batch, and these clients' batches differ in size"
-    return ""
-
-
 @dataclass(frozen=True)
-class Choice:
-    """How to run, and why."""
+class Problem:
+    """A run for which the fastest way is to be found.
 
-    mode: Literal["vmap", "loop"]
-    threads: int
-    why: str
+    ids, draw: the first cohort and its batches. shape: that of the whole cohort's batches, where this
+    process has a part of it. rounds: of the whole run. room: clients that fit in memory together.
+    """
+
+    session: Session
+    mode: str
+    half: bool
+    compile: Any
+    ids: Ids
+    draw: Draw
+    shape: tuple[int, ...]
+    rounds: int
+    room: int
 
 
-def choose(session: Session, ids: NDArray[np.int64], draw: Draw) -> Choice:
+def chosen(p: Problem) -> Execution:
     """The fastest way to run a cohort like this one."""
-    task = session.task
-    why = unstackable(task, draw)
-    if why:
-        return Choice("loop", session.threads, f"loop: {why}")
-    first = Draw(draw.index[:, :STEPS], draw.count[:, :STEPS])
-    if is_small(task, len(ids), draw):
+    mode, why, form = p.mode, f"{p.mode}, as asked for", Form(half=p.half)
+    found = None
+    if p.session.rounds is not None and mode in ("auto", "vmap"):
+        found = _graph_form(p)
+    if found is not None:
+        mode, form, why = "vmap", found[0], found[1] or why
+    elif mode != "debug":
+        forms = _forms(p)
+        if mode == "auto":
+            mode, form, why = _fastest(p, forms)
+        else:
+            form = forms[mode]
+        if mode == "loop" and form.deferred == "products" and _products_reused(p, form):
+            form = dataclasses.replace(form, deferred="sums")
+    if mode == "vmap" and p.room < len(p.ids):
+        why += f", {p.room} of {len(p.ids)} clients at a time"
+    known: Any = mode
+    return Execution(known, p.room, form, why, p.session.group.size)
+
+
+def _forms(p: Problem) -> dict[str, Form]:
+    """How gradients are computed in each mode, but for what is measured."""
+    task, count = p.session.task, p.draw.count
+    calls = p.rounds * count.shape[1]
+    small = is_small(task, len(p.ids), p.draw)
+    widths = {}
+    for mode, seen in (("vmap", count.max(0)), ("loop", count.reshape(-1))):
+        values, often = np.unique(seen[seen > 0], return_counts=True)
+        order = np.argsort(-often, kind="stable")[: WIDTHS - 1]
+        full = [int(task.sizes[0])] if task.split.even else []
+        many = calls * (len(p.ids) if mode == "loop" else 1) >= FEW_CALLS[small]
+        widths[mode] = tuple(sorted({*values[order].tolist(), *full})) if many else ()
+    late: Any = ""
+    if task.device.type == "cpu" and task.dim >= LEAST_DIM:
+        late = "products" if task.capturable and widths["loop"] else "sums"
+    return {
+        "vmap": Form(half=p.half, capture=widths["vmap"]),
+        "loop": Form(half=p.half, capture=widths["loop"], deferred=late),
+    }
+
+
+def _fastest(p: Problem, forms: dict[str, Form]) -> tuple[str, Form, str]:
+    """The faster mode, its form, and why."""
+    task = p.session.task
+    if why := unstackable(task, p.draw):
+        return "loop", forms["loop"], f"loop: {why}"
+    if is_small(task, len(p.ids), p.draw):
+        trial = Trial(p.session, forms["vmap"], "vmap", p.room)
         try:
-            _time(session, session.stacked, task.start(session.seed)[0], ids, first)
+            trial.seconds(p.ids, p.draw)
         except RuntimeError as error:
             sentence = str(error).split(". ")[0].split("\n")[0]
-            return Choice("loop", 1, f"loop: vmap cannot run the model: {sentence}")
-        return Choice("vmap", 1, "vmap: a small problem")
-    seconds = remembered(key_of(session, draw), lambda: _measure(session, ids, first))
-    # threads hold each other up when much of the work is Python's, which few steps do not always show
-    best = min(seconds, key=lambda name: seconds[name] / (GAIN if name == THREADS else 1))
+            return "loop", forms["loop"], f"loop: vmap cannot run the model: {sentence}"
+        return "vmap", forms["vmap"], "vmap: a small problem"
+    candidates = {"vmap": ("vmap", forms["vmap"]), "loop": ("loop", forms["loop"])}
+    if _images(task):
+        last = dataclasses.replace(forms["loop"], channels_last=True)
+        candidates["loop, channels last"] = ("loop", last)
+
+    def measured() -> dict[str, float]:
+        trials = {
+            name: Trial(p.session, form, mode, p.room)
+            for name, (mode, form) in candidates.items()
+        }
+        return timed({name: lambda t=t: t.seconds(p.ids, p.draw) for name, t in trials.items()})
+
+    seconds = remembered(key_of(p.session, p.shape, forms), measured)
+    best = min(seconds, key=lambda n: seconds[n] / (CHANNELS_LAST if "last" in n else 1))
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
-    laid = ", channels last" if task.form.last and best != "vmap" else ""
-    why = f"{best}{laid}: measured for the first local steps of the cohort: {shown}"
-    return Choice(
-        "vmap" if best == "vmap" else "loop", session.threads if best == THREADS else 1, why
-    )
+    mode, form = candidates[best]
+    return mode, form, f"{best}: measured for the first local steps of the cohort: {shown}"
 
 
-def _measure(session: Session, ids: NDArray[np.int64], draw: Draw) -> dict[str, float]:
-    """The usual times of the candidates, taken in turns so that a busy moment hits none alone."""
-    x = session.task.start(session.seed)[0]
-    ways: dict[str, tuple[Callable[..., Any], int]] = {
-        "vmap": (session.stacked, session.threads),
-        "loop": (session.one_by_one, 1),
-    }
-    if session.threads > 1:
-        ways[THREADS] = (session.one_by_one, session.threads)
+def _images(task: Task) -> bool:
+    convolves = any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules())
+    images = task.data[0].dim() == 4 and task.inputs == 1
+    return task.device.type == "cpu" and convolves and images
+
+
+# -- trials ---------------------------------------------------------------------------------------
+
+
+class _Moved(Upload):
+    y: Tensor
+
+
+class Walk(Algorithm[State, Memory]):
+    """What is timed: a few local steps of SGD, from a shared point and from own ones."""
+
+    def init(self, x: Tensor) -> State:
+        return State(x=x)
+
+    def round(self, s: State, cohort: Cohort) -> State:
+        return s
+
+    def local(self, client: Client[Any], x: Tensor) -> _Moved:
+        y = x
+        for step in client.steps(1e-3):
+            y = y - step.lr * step.grad(y)
+        return _Moved(y=y)
+
+
+class Trial:
+    """A session of its own, on which one way to run is timed."""
+
+    def __init__(self, like: Session, form: Form, mode: str, room: int) -> None:
+        task = like.task
+        keep = Keep(task.clients, task.device)
+        self.session = Session(
+            task, Walk(), like.batches, like.weights, like.seed, keep, Group()
+        )
+        self.session.identities = like.identities
+        self.session.gradients = Gradients(task, form)
+        self.executor: Executor = (
+            StackedExecutor(self.session, room) if mode == "vmap" else OneByOne(self.session)
+        )
+
+    def seconds(self, ids: Ids, draw: Draw, steps: int = STEPS) -> float:
+        """Seconds for the first local steps of some clients."""
+        task = self.session.task
+        few = Draw(draw.index[:, :steps], draw.count[:, :steps])
+        weights = torch.full((len(ids),), 1 / len(ids), dtype=task.dtype, device=task.device)
+        x = task.start(self.session.seed)[0]
+        request = Request("local", {"x": x}, 0, 0, ids, weights, lambda _: few)
+        begin = time.perf_counter()
+        self.executor.execute(request)
+        if task.device.type == "cuda":
+            torch.cuda.synchronize(task.device)
+        return time.perf_counter() - begin
+
+
+def timed(ways: dict[str, Callable[[], float]]) -> dict[str, float]:
+    """The median seconds of each way. They take turns, so that a busy moment hits none alone; the first
+    turn warms up, one that is far behind drops out, and one that fails counts as infinite."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    threads = session.threads
-    begin = time.perf_counter()
-    try:
-        for turn in range(8):  # enough for recorded gradients to come into play
-            for name, (execute, session.threads) in ways.items():
-                with suppress(RuntimeError):  # an operator that vmap does not know
-                    taken[name].append(_time(session, execute, x, ids, draw))
-            begin = time.perf_counter() if turn == 0 else begin
-            if turn > 1 and time.perf_counter() - begin > 1.0:
-                break
-    finally:
-        session.threads = threads
-    # the first one warms up
+    left, begin = list(ways), time.perf_counter()
+    for turn in range(TURNS + 1):
+        for name in list(left):
+            try:
+                taken[name].append(ways[name]())
+            except RuntimeError:  # an operator that vmap does not know
+                left.remove(name)
+        begin = time.perf_counter() if turn == 0 else begin
+        if turn:
+            best = min((taken[name][-1] for name in left), default=0.0)
+            left = [name for name in left if taken[name][-1] < 3 * best]
+        if turn > 1 and time.perf_counter() - begin > SECONDS:
+            break
     return {name: statistics.median(t[1:]) if t[1:] else math.inf for name, t in taken.items()}
 
 
-def _time(
-    session: Session, execute: Callable[..., Any], x: Tensor, ids: NDArray[np.int64], draw: Draw
-) -> float:
-    store, session.store = session.store, None  # a measurement touches no client's memory
-    begin = time.perf_counter()
+def _products_reused(p: Problem, form: Form) -> bool:
+    """Whether the method needs a gradient twice: found out by a dry round of one client's first steps."""
+    session = p.session
+    before, session.gradients = session.gradients, Gradients(session.task, form)
+    one = p.ids[:1]
+    draw = Draw(p.draw.index[:1, :3], p.draw.count[:1, :3])
     try:
-        for _ in execute(_some_steps, {"x": x}, 0, ids, draw):
-            pass
+        cohort = DryCohort(session, 0, one, one, OneByOne(session), draw)
+        session.method.round(session.method.init(session.task.start(session.seed)[0]), cohort)
+        return session.gradients.space.products_reused
     finally:
-        session.store = store
-    if session.task.device.type == "cuda":
-        torch.cuda.synchronize(session.task.device)
-    return time.perf_counter() - begin
+        session.gradients = before
 
 
-def key_of(session: Session, draw: Draw) -> str:
+# -- on a GPU -------------------------------------------------------------------------------------
+
+
+def _graph_form(p: Problem) -> tuple[Form, str] | None:
+    """The fastest form inside a captured graph, and why; None if rounds cannot be captured."""
+    session, task = p.session, p.session.task
+    if task.ahead or p.room < len(p.ids) or unstackable(task, p.draw):
+        return None
+    asked = p.compile in (True, "tuned")
+    plain = [dataclasses.replace(f, half=p.half, capture=(ANY,)) for f in ways(task)]
+    if task.device.type != "cuda":  # tests replay rounds on a CPU
+        return dataclasses.replace(plain[0], compiled=asked), ""
+    if is_small(task, len(p.ids), p.draw):
+        plain = plain[:1]
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    key = f"form {key_of(session, p.shape, plain)} {tf32}"
+    found = remembered(key, lambda: _in_graphs(p, plain))
+    # what is best as it is is also compiled, but streams are not
+    made = min((f for f in plain if f.way != "streams"), key=lambda f: found[str(f)])
+    made = dataclasses.replace(made, compiled=True)
+    steps = p.rounds * p.draw.index.shape[1]
+    long = p.compile == "auto" and HOPED * min(found.values()) * steps > COMPILING
+    if long and task.capturable and find_spec("triton") is not None:
+        found |= remembered(f"{key} compiled", lambda: _in_graphs(p, [made]))
+    best = min(found, key=lambda name: found[name])
+    if math.isinf(found[best]):
+        return None
+    shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in found.items())
+    why = f"measured for one gradient of the cohort: {shown}"
+    if asked and task.capturable:
+        return made, f"{made}, as asked for; {why}"
+    known = {str(form): form for form in (*plain, made)}
+    return known[best], f"{best}: {why}"
+
+
+def _in_graphs(p: Problem, forms: Iterable[Form]) -> dict[str, float]:
+    """Seconds of a captured gradient in each form."""
+    task, s = p.session.task, len(p.ids)
+    x, buffers = task.start(p.session.seed)
+    points, rows = x.expand(s, -1).clone(), buffers.expand(s, -1).clone()
+    owners = torch.from_numpy(p.ids).to(task.store)
+    even = bool((p.draw.count[:, 0] == p.draw.index.shape[2]).all())
+    block = task.samples(owners, p.draw.index[:, 0].to(task.store))
+    weights = None if even else torch.full(block[0].shape[:2], 1 / block[0].shape[1]).to(x)
+    found: dict[str, float] = {}
+    for form in forms:
+        found[str(form)] = math.inf
+        with suppress(RuntimeError, ImportError):  # an operator that a form does not know
+            oracle = Gradients(task, form)
+            found[str(form)] = _replayed(lambda o=oracle: o.stacked(points, block, weights, rows))
+    return found
+
+
+def _replayed(gradient: Callable[[], tuple[Tensor, Tensor]]) -> float:
+    kept: list[Any] = []
+
+    def run() -> None:
+        kept[:] = gradient()
+
+    with torch.no_grad():
+        for _ in range(2):
+            run()
+        replay = captured(run)
+        times = []
+        for _ in range(7):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+# -- what was measured before ---------------------------------------------------------------------
+
+
+def key_of(session: Session, shape: tuple[int, ...], how: Any) -> str:
     """What a measurement depends on."""
     task = session.task
     device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
     shapes = [tuple(t.shape[1:]) for t in task.data]
-    shape = session.whole or tuple(draw.index.shape)  # processes of one run ask alike
-    parts = (STEPS, repr(task.model), task.dim, shape, shapes, str(task.dtype), device,
-             session.threads, session.crowd, torch.__version__)  # fmt: skip
+    parts = (STEPS, repr(task.model), task.dim, shape, shapes, str(task.dtype), device, how,
+             torch.get_num_threads(), session.group.size, torch.__version__)  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def _busy() -> bool:
-    """Whether other work keeps this machine's cores from telling the truth."""
+    """Whether other work keeps measurements on this machine from being right."""
     try:
         return os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
     except (AttributeError, OSError):
@@ -166,7 +350,7 @@ def _file() -> Path:
 def known(key: str) -> dict[str, float] | None:
     """A measurement, if it was made before."""
     if key not in _KNOWN:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):
             _KNOWN.update({k: v for k, v in json.loads(_file().read_text()).items() if v})
     return _KNOWN.get(key)
 

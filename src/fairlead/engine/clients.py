@@ -1,11 +1,11 @@
-"""The client side of the simulate engine: S clients as rows of a matrix, or one at a time."""
+"""Clients as their programs see them: S at once as rows of a matrix, or one at a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,50 +13,64 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.core.method import Client, Memory, Step, Upload
 from fairlead.compress import Compressor
+from fairlead.core.method import Client, Step
+from fairlead.core.records import Memory, Upload
 from fairlead.data.batches import Batches, Draw
-from fairlead.engine.state.residuals import Mail
+from fairlead.engine.state.outbox import Outbox
 from fairlead.errors import FairleadError
-from fairlead.gradients.deferred import settled
-from fairlead.rng import Purpose, normal, words
+from fairlead.gradients.deferred import Vector, settled
+from fairlead.gradients.oracle import Gradients
+from fairlead.measure.base import Measure, Sums, added
+from fairlead.rng import Purpose, Word, normal, words
 from fairlead.schedules import Rate, rate_at
 from fairlead.task.task import Block, Task
 
 U = TypeVar("U", bound=Upload)
-AT_ONCE = 1 << 20
-"""Bytes of samples that are gathered together for a client's next steps."""
+Ids = NDArray[np.int64]
+GATHERED = 1 << 20
+"""Bytes of samples that are gathered together for one client's next steps."""
 
 
 @dataclass
 class Work:
-    """What the clients of a round work on: everything that is the same for all of them."""
+    """What is the same for all clients of a round."""
 
-    task: Task
+    gradients: Gradients
     seed: int
     round: int
     first_step: int
     """Local steps counted over the earlier rounds, for schedules over steps."""
     buffers: Tensor
     """The server's buffers at the start of the round."""
+    identities: Ids
+    """The number of every client for random draws, by its row in the data."""
     limit: int = 1 << 16
     """Samples at a time in a full gradient."""
     check: bool = False
-    """Look at every value and name round, client and step when something is wrong."""
+    """Check every value, and name round, client and step when something is wrong."""
+
+    @property
+    def task(self) -> Task:
+        """What is trained."""
+        return self.gradients.task
 
     def rates(self, lr: Rate, count: int) -> NDArray[np.float64]:
+        """The step sizes of the round's steps."""
         return np.array([rate_at(lr, self.round, self.first_step + k) for k in range(count)])
 
 
-def large_batch(work: Work, ids: NDArray[np.int64], size: int) -> Draw:
-    """One batch without replacement of a round and client, apart from those of its steps."""
-    one = Batches(batch_size=size, steps=1)
-    return one.draw(work.seed, work.round, ids, work.task.sizes[ids], Purpose.LARGE_BATCH,
-                    work.task.store)  # fmt: skip
+def large_batch(work: Work, rows: Ids, size: int) -> Draw:
+    """One batch without replacement per round and client, apart from those of its steps."""
+    one, task = Batches(batch_size=size, steps=1), work.task
+    ids = work.identities[rows]
+    return one.draw(
+        work.seed, work.round, ids, task.sizes[rows], Purpose.LARGE_BATCH, task.store, rows
+    )
 
 
-class _Carrier:
-    """One thread that brings samples; a forked process gets one of its own."""
+class _Loader:
+    """One thread that gathers samples; a forked process gets its own."""
 
     def __init__(self) -> None:
         self.process, self.pool = -1, None
@@ -67,48 +81,87 @@ class _Carrier:
         return self.pool.submit(*work)
 
 
-CARRIER = _Carrier()
+LOADER = _Loader()
 
 
-def augment_keys(work: Work, ids: Tensor, step: int) -> Tensor | None:
-    """Two random words a client for the transform of a step's samples."""
+def augment_keys(work: Work, keys: Tensor, step: int) -> Tensor | None:
+    """Two random words per client for the transform of a step's samples."""
     if work.task.transform is None:
         return None
-    return words(work.seed, Purpose.AUGMENT, work.round, ids, step, 0)[:, :2]
+    return words(work.seed, Purpose.AUGMENT, work.round, keys, step, 0)[:, :2]
 
 
-class _Statistics:
-    """Which buffers a client sends: those its steps moved, or, in an exchange without steps, those
-    of its first full pass."""
+class _Common(Client[Any]):
+    """What clients one at a time and S at once share."""
 
+    work: Work
+    outbox: Outbox
     buffers: Tensor
-    stepped: bool
-    passed: Tensor | None
+    measures: tuple[Measure, ...] = ()
+    start: Tensor | None = None
+    """Where the clients start: the first vector of the broadcast."""
+
+    def _begin(self, measures: tuple[Measure, ...], broadcast: Mapping[str, Any]) -> None:
+        self.measures = measures
+        self.start = next((v for v in broadcast.values() if isinstance(v, Tensor)), None)
+        self.moved: Any = None
+        self.gradients: Any = 0
+        self.measured: Sums = {}
+        self.stepped = False
+        self.passed: Tensor | None = None  # buffers after a full pass
+        self._noises = 0
+
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """New residuals of compressors with error feedback."""
+        return self.outbox.held
+
+    def bits(self, upload: Upload) -> tuple[int | Tensor, float]:
+        """Bits of the upload, exact and nominal."""
+        return self.outbox.bits(upload)
 
     def moved_buffers(self) -> Tensor | None:
+        """The buffers that a client sends: those its steps moved, or, in an exchange without steps, those
+        of its first full pass."""
         return self.buffers if self.stepped else self.passed
 
+    def measure(self, y: Any, active: Any) -> None:
+        """Measure a point after a local step."""
+        if self.start is None:
+            return
+        point = y.point() if isinstance(y, Vector) else y
+        for measure in self.measures:
+            found = {measure.name: measure.point(point, self.start, active)}
+            self.measured = added(self.measured, found)
 
-class Stacked(_Statistics, Client[Any]):
+    def _noise(self, keys: Tensor, round: Word, like: Tensor) -> Tensor:
+        self._noises += 1
+        work, d = self.work, like.shape[-1]
+        return normal(work.seed, round, keys, self._noises, d, Purpose.METHOD).to(like)
+
+
+class Stacked(_Common):
     """S clients at once: every vector has a leading client axis."""
 
     def __init__(
-        self, work: Work, ids: NDArray[np.int64], draw: Draw, memory: Memory | None, mail: Mail
+        self,
+        work: Work,
+        rows: Ids,
+        draw: Draw,
+        memory: Memory | None,
+        outbox: Outbox,
+        measures: tuple[Measure, ...] = (),
+        broadcast: Mapping[str, Any] | None = None,
     ) -> None:
         task = work.task
-        self.work, self.draw, self.memory, self.mail = work, draw, memory, mail
-        self.host_ids = ids
-        self.ids = torch.from_numpy(ids).to(task.device, non_blocking=True)
-        self.owners = (
-            self.ids.to(task.store) if task.store == task.device else torch.from_numpy(ids)
-        )
+        self.work, self.draw, self.memory, self.outbox = work, draw, memory, outbox
+        self.rows = rows
+        self.keys = outbox.keys
+        self.owners = torch.from_numpy(rows).to(task.store, non_blocking=True)
         self.index = draw.index.to(task.store, non_blocking=True)
         self.next: tuple[int, Future[tuple[Block, Tensor | None]]] | None = None
         self.buffers = self.starting_buffers()
-        self.moved: Any = None
-        self.gradients: Any = 0
-        self.stepped = False
-        self.passed: Tensor | None = None  # buffers after a full pass
+        self._begin(measures, broadcast or {})
 
     def steps(self, lr: Rate) -> Iterator[Step]:
         task, count = self.work.task, self.draw.count
@@ -117,25 +170,22 @@ class Stacked(_Statistics, Client[Any]):
         total = torch.from_numpy(applied.sum(1, keepdims=True))
         self.moved = total.to(task.device, task.dtype, non_blocking=True)
         for k in range(count.shape[1]):
-            yield self.step(k, rates[:, k : k + 1])
+            yield StackedStep(self, k, rates[:, k : k + 1])
 
-    def step(self, k: int, lr: Tensor) -> Step:
-        return _StackedStep(self, k, lr)
-
-    # what differs where the clients are those of several runs, or a round is recorded
+    # what differs where the clients are those of several runs, or a round is captured
 
     @property
     def largest(self) -> int:
-        """Samples of the client that has most."""
-        return int(self.work.task.sizes[self.host_ids].max())
+        """Samples of the largest client."""
+        return int(self.work.task.sizes[self.rows].max())
 
     def starting_buffers(self) -> Tensor:
-        return self.work.buffers.expand(len(self.host_ids), -1)
+        return self.work.buffers.expand(len(self.rows), -1)
 
     def rates(self, lr: Rate, count: int) -> NDArray[np.float64]:
         return self.work.rates(lr, count)
 
-    def counted(self, samples: NDArray[np.int64]) -> Any:
+    def counted(self, samples: Ids) -> Any:
         """The gradients of single samples, from those of every client."""
         return int(samples.sum())
 
@@ -145,8 +195,8 @@ class Stacked(_Statistics, Client[Any]):
 
     def full_pass(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all data, and the buffers after the pass."""
-        self.gradients += self.counted(self.work.task.sizes[self.host_ids])
-        return self.work.task.full_grads(self.host_ids, x, self.buffers, self.work.limit)
+        self.gradients += self.counted(self.work.task.sizes[self.rows])
+        return self.work.gradients.full_stacked(self.rows, x, self.buffers, self.work.limit)
 
     def large_batch(self, size: int) -> tuple[Block, Tensor | None]:
         """The samples of a large batch, and their weights."""
@@ -155,13 +205,16 @@ class Stacked(_Statistics, Client[Any]):
         return self._block(draw.index[:, 0].to(self.work.task.store), draw.count[:, 0], None)
 
     def drawn_large(self, size: int) -> Draw:
-        return large_batch(self.work, self.host_ids, size)
+        return large_batch(self.work, self.rows, size)
 
-    def keys(self, step: int) -> Tensor | None:
-        return augment_keys(self.work, self.ids, step)
+    def augment_keys(self, step: int) -> Tensor | None:
+        return augment_keys(self.work, self.keys, step)
 
-    def noise(self, step: int, d: int) -> Tensor:
-        return normal(self.work.seed, self.work.round, self.ids, step, d)
+    def gradient_noise(self, step: int, d: int) -> Tensor:
+        return normal(self.work.seed, self.work.round, self.keys, step, d)
+
+    def noise(self, like: Tensor) -> Tensor:
+        return self._noise(self.keys, self.work.round, like)
 
     # ---
 
@@ -172,27 +225,27 @@ class Stacked(_Statistics, Client[Any]):
             self.passed = buffers if self.passed is None else self.passed
             return g
         block, weights = self.large_batch(batch)
-        return task.regularised(task.grads(x, block, weights, self.buffers)[0], x)
+        return task.regularised(self.work.gradients.stacked(x, block, weights, self.buffers)[0], x)
 
     def encode(self, upload: U, by: Compressor | None) -> U:
-        return self.mail.encode(upload, by, self.host_ids, self.ids)
+        return upload if by is None else self.outbox.encode(upload, by)
 
     def batch(self, k: int) -> tuple[Block, Tensor | None]:
         """The samples of step k, and their weights unless all batches are equally long. Where data
-        are brought from elsewhere, those of step k + 1 set out now."""
+        are not on the device, those of step k + 1 are gathered meanwhile."""
         if not self.work.task.ahead:
             return self._batch(k)
         found = self.next[1].result() if self.next and self.next[0] == k else self._batch(k)
         if k + 1 < self.draw.count.shape[1]:
-            self.next = k + 1, CARRIER.submit(self._batch, k + 1)
+            self.next = k + 1, LOADER.submit(self._batch, k + 1)
         return found
 
     def _batch(self, k: int) -> tuple[Block, Tensor | None]:
         with torch.no_grad():
-            return self._block(self.index[:, k], self.draw.count[:, k], self.keys(k))
+            return self._block(self.index[:, k], self.draw.count[:, k], self.augment_keys(k))
 
     def _block(
-        self, index: Tensor, count: NDArray[np.int64], keys: Tensor | None
+        self, index: Tensor, count: Ids, keys: Tensor | None
     ) -> tuple[Block, Tensor | None]:
         task, width = self.work.task, int(count.max())
         block = task.samples(self.owners, index[:, :width], keys)
@@ -203,47 +256,54 @@ class Stacked(_Statistics, Client[Any]):
         return block, inside.to(task.dtype) / n.clamp(min=1)
 
 
-class _StackedStep(Step):
+class StackedStep(Step):
     def __init__(self, client: Stacked, k: int, lr: Tensor) -> None:
         self.client, self.k, self.lr = client, k, lr
         self._batch: tuple[Block, Tensor | None] | None = None
 
+    def at(self, y: Tensor) -> Tensor:
+        if self.client.measures:
+            self.client.measure(y, self.lr > 0)
+        return y
+
     def grad(self, y: Tensor) -> Tensor:
-        client, work = self.client, self.client.work
+        client, work, task = self.client, self.client.work, self.client.work.task
         first = self._batch is None
         if self._batch is None:
             self._batch = client.batch(self.k)
-        g, buffers = work.task.grads(y, *self._batch, client.buffers)
+        g, buffers = work.gradients.stacked(y, *self._batch, client.buffers)
         client.step_taken(self.k)
-        if (
-            first and buffers.shape[1]
-        ):  # a batch moves the statistics once, however often it is used
-            active = self.lr > 0
-            client.buffers = torch.where(active, buffers, client.buffers)
+        if first and buffers.shape[1]:  # a batch moves the statistics once, however often it is used
+            client.buffers = torch.where(self.lr > 0, buffers, client.buffers)
             client.stepped = True
-        if work.task.noise:
-            g = g + work.task.noise * client.noise(self.k, y.shape[-1]).to(g.dtype)
-        return work.task.regularised(g, y)
+        if task.noise:
+            g = g + task.noise * client.gradient_noise(self.k, y.shape[-1]).to(g.dtype)
+        return task.regularised(g, y)
 
 
-class Single(_Statistics, Client[Any]):
+class Single(_Common):
     """One client by plain autograd: vectors are (d,), nothing is padded."""
 
     def __init__(
-        self, work: Work, client: int, draw: Draw, memory: Memory | None, mail: Mail
+        self,
+        work: Work,
+        row: int,
+        draw: Draw,
+        memory: Memory | None,
+        outbox: Outbox,
+        measures: tuple[Measure, ...] = (),
+        broadcast: Mapping[str, Any] | None = None,
     ) -> None:
-        self.work, self.client, self.draw, self.memory = work, client, draw, memory
-        self.mail = mail
-        self.id = torch.tensor([client], device=work.task.device)
-        self.owner = torch.tensor([client], device=work.task.store)
-        self.index = draw.index[0].to(work.task.store, non_blocking=True)
+        self.work, self.row, self.draw, self.memory = work, row, draw, memory
+        self.outbox, task = outbox, work.task
+        self.keys = outbox.keys
+        self.owner = torch.tensor([row], device=task.store)
+        self.index = draw.index[0].to(task.store, non_blocking=True)
         self.ahead: list[Block] = []
         self.ahead_to = 0
         self.buffers = work.buffers
-        self.moved: Any = torch.zeros(1, dtype=work.task.dtype, device=work.task.device)
-        self.gradients = 0
-        self.stepped = False
-        self.passed: Tensor | None = None  # buffers after a full pass
+        self._begin(measures, broadcast or {})
+        self.moved = torch.zeros(1, dtype=task.dtype, device=task.device)
         self.at = "before its first step"
 
     def steps(self, lr: Rate) -> Iterator[Step]:
@@ -256,12 +316,12 @@ class Single(_Statistics, Client[Any]):
 
     def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
         task, work, x = self.work.task, self.work, settled(x)
-        if batch is None or batch >= task.sizes[self.client]:
-            self.gradients += int(task.sizes[self.client])
-            g, buffers = task.full_grad(self.client, x, self.buffers, work.limit)
+        if batch is None or batch >= task.sizes[self.row]:
+            self.gradients += int(task.sizes[self.row])
+            g, buffers = work.gradients.full_single(self.row, x, self.buffers, work.limit)
             self.passed = buffers if self.passed is None else self.passed
         else:
-            index = large_batch(work, np.array([self.client]), batch).of(0, 0).to(task.store)
+            index = large_batch(work, np.array([self.row]), batch).of(0, 0).to(task.store)
             block = tuple(t[0] for t in task.samples(self.owner, index[None]))
             self.gradients += batch
             g = task.regularised(self.gradient(x, block)[0], x)
@@ -269,19 +329,20 @@ class Single(_Statistics, Client[Any]):
 
     def gradient(self, y: Tensor, block: Block) -> tuple[Any, Tensor]:
         """The gradient of a block's loss, and the buffers after the pass."""
-        of = self.work.task.grad_block if self.work.check else self.work.task.gradient
+        oracle = self.work.gradients
+        of = oracle.plain if self.work.check else oracle.single
         return of(y, block, self.buffers)
 
     def samples(self, k: int) -> Block:
-        """The samples of step k. Those of the next steps come with them where nothing is made of them and
-        they are few bytes."""
+        """The samples of step k. Those of the next steps are gathered with them where there is no
+        transform and they are few bytes."""
         task, count = self.work.task, int(self.draw.count[0, k])
         if k >= self.ahead_to:
             n = 1
             if task.transform is None:
-                alike = self.draw.count[0, k : k + max(1, AT_ONCE // (count * task.sample_bytes))]
+                alike = self.draw.count[0, k : k + max(1, GATHERED // (count * task.sample_bytes))]
                 n = int((alike != count).argmax()) or len(alike)
-            index, keys = self.index[k : k + n, :count], augment_keys(self.work, self.id, k)
+            index, keys = self.index[k : k + n, :count], augment_keys(self.work, self.keys, k)
             found = task.samples(self.owner, index.reshape(1, -1), keys)
             blocks = zip(*(t[0].split(count) for t in found), strict=True)
             self.ahead, self.ahead_to = list(blocks), k + n
@@ -291,12 +352,13 @@ class Single(_Statistics, Client[Any]):
         if by is None:
             return upload
         rows = settled(upload).map(lambda v: v[None])
-        sent = self.mail.encode(rows, by, np.array([self.client]), self.id)
-        one = sent.map(lambda v: v[0])
-        object.__setattr__(one, "wire", sent.wire)
-        return one
+        return self.outbox.encode(rows, by).map(lambda v: v[0])
+
+    def noise(self, like: Tensor) -> Tensor:
+        return self._noise(self.keys, self.work.round, like)[0]
 
     def finite(self, what: str, value: Any) -> Any:
+        """The value; where values are checked, refused if it is not finite."""
         if self.work.check and not bool(torch.isfinite(value).all()):
             raise FairleadError(f"{what} holds NaN or infinite values: try a smaller step size")
         return value
@@ -307,33 +369,24 @@ class _SingleStep(Step):
         self.client, self.k, self.lr = client, k, lr
         self._block: Block | None = None
 
-    def grad(self, y: Tensor) -> Tensor:
-        client, task, y = self.client, self.client.work.task, settled(y)
-        count = int(client.draw.count[0, self.k])
-        client.finite("the point y", y)
+    def at(self, y: Tensor) -> Tensor:
+        if self.client.measures:
+            self.client.measure(y, 1.0)
+        return y
+
+    def grad(self, y: Any) -> Tensor:
+        client, task = self.client, self.client.work.task
+        point = y.point() if isinstance(y, Vector) else y
+        client.finite("the point y", point)
         first = self._block is None
         if self._block is None:
             self._block = client.samples(self.k)
-        g, buffers = client.gradient(y, self._block)
-        client.gradients += count
+        g, buffers = client.gradient(point, self._block)
+        client.gradients += int(client.draw.count[0, self.k])
         if first and buffers.numel():
             client.buffers, client.stepped = buffers, True
         if task.noise:
             work = client.work
-            more = normal(work.seed, work.round, client.id, self.k, len(y))[0]
-            g = g + task.noise * more.to(y)
+            more = normal(work.seed, work.round, client.keys, self.k, len(point))[0]
+            g = g + task.noise * more.to(point)
         return client.finite("the gradient", task.regularised(g, y))
-
-
-@dataclass
-class Counters:
-    """Oracle calls and exchanges, as integers."""
-
-    gradients: int = 0
-    """Gradients of single samples."""
-    steps: int = 0
-    """Local steps of the longest client, summed over rounds."""
-    exchanges: int = 0
-    """Times the server talked to a cohort."""
-    lost: int = field(default=0)
-    """Sampled clients that did not answer."""

@@ -1,62 +1,60 @@
-"""What a recorded round reads: tensors of their own, filled anew before each round."""
+"""The inputs of a captured round: tensors with a fixed place, filled before each round."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.core.method import Memory, State
+from fairlead.core.records import Memory, State
 from fairlead.data.batches import Draw
 from fairlead.engine.clients import large_batch
+from fairlead.engine.exchange import RoundCohort
+from fairlead.engine.session import Session
 from fairlead.schedules import Rate, rate_at
 from fairlead.task.task import Task
-
-if TYPE_CHECKING:
-    from fairlead.engine.cohort import SimulatedCohort
-    from fairlead.engine.simulate import Session
 
 Ids = NDArray[np.int64]
 _torch: Any = torch  # its copying of many tensors at once has no public name
 
 
-def rung(n: int) -> int:
+def rounded_up(n: int) -> int:
     """A size at most an eighth above n, so that few shapes stand for many."""
     step = 1 << max(0, n.bit_length() - 4)
     return -(-n // step) * step
 
 
 def padded_size(task: Task, ids: Ids) -> int:
-    """For how many samples of a client a full pass over a cohort makes room."""
+    """How many samples per client a full pass over a cohort makes room for."""
     if task.split.even:
         return int(task.sizes[0])
     largest = int(task.sizes[ids].max())
-    return largest if task.mixes_samples else rung(largest)
+    return largest if task.mixes_samples else rounded_up(largest)
 
 
 def padded(draw: Draw) -> Draw:
     """Batches in a shape that few others have, unless all are equally long."""
     _, k, b = draw.index.shape
-    if draw.even or (k, b) == (rung(k), rung(b)):
+    if draw.even or (k, b) == (rounded_up(k), rounded_up(b)):
         return draw
-    grow = (0, rung(b) - b, 0, rung(k) - k)
+    grow = (0, rounded_up(b) - b, 0, rounded_up(k) - k)
     index = torch.nn.functional.pad(draw.index, grow)
-    return Draw(index, np.pad(draw.count, ((0, 0), (0, rung(k) - k))))
+    return Draw(index, np.pad(draw.count, ((0, 0), (0, rounded_up(k) - k))))
 
 
 class Inputs:
-    """The inputs of a round's shape, by name. Which step sizes, large batches and remainders there are
+    """The inputs of a round's shape, by name. Which step sizes, large batches and residuals there are
     is found out by the first run, which asks for them."""
 
-    def __init__(self, session: Session, state: State, at: SimulatedCohort, even: bool) -> None:
-        self.session, self.at, self.even = session, at, even
+    def __init__(self, session: Session, state: State, at: RoundCohort, draw: Draw) -> None:
+        self.session, self.at, self.draw, self.even = session, at, draw, draw.even
         self.largest = padded_size(session.task, at.ids)
         self.sizes = torch.from_numpy(session.task.sizes).to(session.task.device)
         self.tensors: dict[str, Tensor] = {}
-        self._state, self._memory = state, None if session.store is None else session.store.start
+        self._state, self._memory = state, session.states.start
         self._asked: dict[str, Any] = {}
         self._known: dict[str, NDArray[Any]] = {}
         self._rows: dict[str, Tensor] = {}
@@ -70,6 +68,11 @@ class Inputs:
     @property
     def ids(self) -> Tensor:
         return self.tensors["ids"]
+
+    @property
+    def keys(self) -> Tensor:
+        """The clients' numbers for random draws."""
+        return self.tensors["keys"]
 
     @property
     def index(self) -> Tensor:
@@ -143,12 +146,12 @@ class Inputs:
         else:
             into.copy_(values, non_blocking=True)
 
-    def fill(self, state: State, at: SimulatedCohort) -> None:
+    def fill(self, state: State, at: RoundCohort, draw: Draw) -> None:
         """What the coming round reads."""
-        self.at, session, task = at, self.session, self.session.task
+        self.at, self.draw, session, task = at, draw, self.session, self.session.task
         coming = {f"state/{name}": value for name, value in state.tensors().items()}
-        coming["index"] = at.draw.index
-        begins, store = not self.tensors, session.store
+        coming["index"] = draw.index
+        begins, store = not self.tensors, session.states.store
         if session.buffers.numel() or begins:
             coming["buffers"] = session.buffers
         if store is not None and begins:
@@ -164,10 +167,11 @@ class Inputs:
         if self._ids is not at.ids:  # where everyone takes part they never change
             self._ids = at.ids
             self.put("ids", at.ids, torch.int64)
+            self.put("keys", session.identities[at.ids], torch.int64)
             self.put("weights", at.host_weights, task.dtype)
             self.put("share", at.share, torch.float64)
         if not self.even:
-            self.put("count", at.draw.count, torch.int64)
+            self.put("count", draw.count, torch.int64)
         for name in self._asked:
             self._fill_asked(name)
 
@@ -181,7 +185,7 @@ class Inputs:
         elif kind == "steps":
             if self.even and isinstance(given, int | float) and name in self.tensors:
                 return  # constant
-            count = at.draw.count
+            count = self.draw.count
             applied = (count > 0) * session.work(at.round).rates(given, count.shape[1])
             self.put(name, applied, dtype)
             self.put(f"{name}/sum", applied.sum(1, keepdims=True), dtype)

@@ -2,12 +2,12 @@
 
 The runs differ in seed and local step size. Each keeps its own session and its own server program,
 which is a pure function: it is called until it asks for an exchange, the exchanges of all runs are
-made together, and it is called again with the answers so far. So a method needs nothing of its own.
+executed together, and it is called again with the answers so far. So a method needs nothing special.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,25 +16,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Cohort, Replies, State, Upload
 from fairlead.compress import Compressor
+from fairlead.core.method import Algorithm, Broadcast, Cohort, Replies
+from fairlead.core.records import State, Upload
 from fairlead.data.batches import Draw
-from fairlead.engine.autotune import unstackable
+from fairlead.engine.api import Answer, Request, rows_of
 from fairlead.engine.clients import Stacked, Work, augment_keys, large_batch
-from fairlead.engine.cohort import SimulatedCohort
-from fairlead.engine.state.residuals import Mail
-from fairlead.engine.replies import bits_of, rows_of, split_reply
-from fairlead.engine.simulate import Session
-from fairlead.core.message import message_bits
+from fairlead.engine.exchange import DryCohort, RoundCohort, commit
+from fairlead.engine.executors import unstackable
+from fairlead.engine.session import Session
+from fairlead.engine.state.outbox import Outbox
 from fairlead.errors import FairleadError
-from fairlead.rng import normal
+from fairlead.measure.base import Sums
+from fairlead.rng import Purpose, normal
 from fairlead.schedules import Rate
 
 U = TypeVar("U", bound=Upload)
 
 
 class Rates:
-    """The step sizes of several runs; a client program hands it to `client.steps`, and a server
+    """The step sizes of several runs; a client program passes it to `client.steps`, and a server
     program gets those of the first run."""
 
     def __init__(self, each: Sequence[Rate]) -> None:
@@ -49,7 +50,7 @@ class Rates:
 class _Ask(BaseException):
     """A server program has reached an exchange whose answer is not there yet."""
 
-    def __init__(self, program: Callable[..., Any], broadcast: dict[str, Tensor]) -> None:
+    def __init__(self, program: Callable[..., Any], broadcast: dict[str, Broadcast]) -> None:
         super().__init__()
         self.program, self.broadcast = program, broadcast
 
@@ -57,11 +58,15 @@ class _Ask(BaseException):
 class _Asking(Cohort):
     """A cohort that gives the answers so far, and then stops the program that asks."""
 
-    def __init__(self, cohort: SimulatedCohort, answers: list[Replies[Any]]) -> None:
-        self.round, self.first, self.share = cohort.round, cohort.first, cohort.share
-        self.answers = iter(answers)
+    def __init__(self, cohort: RoundCohort, answers: list[Replies[Any]]) -> None:
+        self.cohort, self.round, self.first = cohort, cohort.round, cohort.first
+        self.answers, self._noises = iter(answers), 0
 
-    def run(self, program: Callable[..., Any], **broadcast: Tensor) -> Replies[Any]:
+    def noise(self, like: Tensor) -> Tensor:
+        self._noises += 1
+        return self.cohort.numbered_noise(self._noises, like)
+
+    def run(self, program: Callable[..., Any], **broadcast: Broadcast) -> Replies[Any]:
         found = next(self.answers, None)
         if found is None:
             raise _Ask(program, broadcast)
@@ -72,9 +77,9 @@ class _Asking(Cohort):
 class Seat:
     """One of the runs in a round."""
 
-    method: Algorithm[Any, Any]
     state: State
-    cohort: SimulatedCohort
+    cohort: RoundCohort
+    method: Algorithm[Any, Any]
     answers: list[Replies[Any]] = field(default_factory=list)
     after: State | None = None
     asked: _Ask | None = None
@@ -92,8 +97,27 @@ class Seat:
             self.asked = ask
 
 
-def joined_rounds(seats: Sequence[Seat]) -> None:
-    """One round of every run; `seat.after` is the state it ends in."""
+def joinable(seats: Sequence[Seat]) -> bool:
+    """Whether the runs give together what they give one by one: a dry round of each, both ways."""
+    alone = []
+    for seat in seats:
+        c = seat.cohort
+        dry = DryCohort(c.session, c.round, c.ids, c.sampled, c.executor, c.draw)
+        alone.append(seat.method.round(seat.state, dry).x)
+    try:
+        joined_rounds(seats, dry=True)
+    except (RuntimeError, FairleadError, IndexError, AssertionError):
+        return False
+    rough = 1e-3 if alone[0].dtype != torch.float64 else 1e-7
+    for seat, x in zip(seats, alone, strict=True):
+        assert seat.after is not None
+        if not float((seat.after.x - x).abs().max()) <= rough * float(x.abs().max()):
+            return False
+    return True
+
+
+def joined_rounds(seats: Sequence[Seat], dry: bool = False) -> None:
+    """One round of every run; `seat.after` is the state it ends in. dry: nothing is committed."""
     first, task = seats[0], seats[0].session.task
     if unstackable(task, _padded([seat.cohort.draw for seat in seats])):
         for seat in seats:  # batches that differ between runs, in a model that mixes their samples
@@ -103,78 +127,123 @@ def joined_rounds(seats: Sequence[Seat]) -> None:
     lead: Algorithm[Any, Any] = first.method
     if any(rate != rates[0] for rate in rates):
         lead = first.method.with_lr(Rates([r for r in rates if r is not None]))
-    leader = Seat(lead, first.state, first.cohort, first.answers)
     while True:
         for seat in seats:
             seat.advance()
         asking = [seat for seat in seats if seat.asked is not None]
         if not asking:
             return
-        leader.advance()  # its client program takes the step sizes of all runs
-        if leader.asked is None:
+        if len(asking) != len(seats):
             raise FairleadError("these runs do not exchange alike: train them one by one")
-        _exchange(asking, leader.asked.program)
+        _exchange(seats, lead, dry)
 
 
-def _exchange(seats: Sequence[Seat], program: Callable[..., Any]) -> None:
-    """One exchange of every run, as one."""
-    client = Joined(seats)
-    counts = [len(seat.cohort.ids) for seat in seats]
-    asks = [seat.asked.broadcast for seat in seats if seat.asked is not None]
-    down = {
-        name: torch.cat([rows_of(ask[name], n) for ask, n in zip(asks, counts, strict=True)])
-        for name in asks[0]
-    }
-    upload, kept = split_reply(program(client, **down), sum(counts), down)
-    after = client.moved_buffers()
-    means = {name: client.mean(value) for name, value in upload.tensors().items()}
-    buffers = None if after is None or not after.numel() else client.mean(after)
-    for place, seat in enumerate(seats):
-        part, session = client.spans[place], seat.session
-        mine = client.sent[place] or upload.map(lambda v, part=part: rows_of(v, part.stop)[part])
-        if kept is not None:
-            rows = kept.map(lambda v, part=part: rows_of(v, part.stop)[part])
-            session.keep(seat.cohort.ids, rows)
-        session.residuals.write(seat.cohort.ids, client.mails[place].held)
-        session.counters.gradients += int(client.gradients[place])
-        if session.measure_drift:
-            session.walks.add(mine.walked(), counts[place])
-        moved = None if buffers is None else buffers[place]
-        exact, nominal = message_bits(mine)
-        bits = np.full(counts[place], exact if isinstance(exact, int) else 0)
-        if not isinstance(exact, int):
-            session.owe(len(session.ledger.exchanges), seat.cohort.answers, exact)
-        down = sum(map(bits_of, asks[place].values()))
-        seat.cohort.enter(down, bits, nominal * counts[place], moved)
-        mean = type(upload)(**{name: value[place] for name, value in means.items()})
-        seat.answers.append(Replies(mean, counts[place]))
+def _exchange(seats: Sequence[Seat], lead: Algorithm[Any, Any], dry: bool) -> None:
+    """One exchange of every run, executed as one and committed one by one. `lead` has the step sizes of
+    all runs."""
+    requests = []
+    for seat in seats:
+        assert seat.asked is not None
+        requests.append(seat.cohort.request(seat.asked.program, seat.asked.broadcast))
+    for seat, answer in zip(seats, executed(seats, requests, lead), strict=True):
+        assert seat.asked is not None
+        cohort, broadcast = seat.cohort, seat.asked.broadcast
+        if not dry:
+            commit(cohort, answer, cohort.sent.bits(broadcast), broadcast)
+        seat.answers.append(Replies(answer.kind(**answer.sums), answer.count, cohort.share))
+
+
+def executed(
+    seats: Sequence[Seat], requests: Sequence[Request], lead: Algorithm[Any, Any]
+) -> list[Answer]:
+    """The answers of several runs to one exchange of each."""
+    counts = [len(request.clients) for request in requests]
+    down: dict[str, Any] = {}
+    for name, value in requests[0].broadcast.items():
+        values = [request.broadcast[name] for request in requests]
+        down[name] = value
+        if isinstance(value, Tensor):
+            pairs = zip(values, counts, strict=True)
+            down[name] = torch.cat([rows_of(v, n) for v, n in pairs if isinstance(v, Tensor)])
+        elif any(v != value for v in values):
+            raise FairleadError("these runs broadcast different numbers: train them one by one")
+    clients = Joined(seats, requests, down)
+    returned = lead.program(requests[0].program)(clients, **down)
+    return clients.split(returned, requests)
+
+
+class _Part:
+    """The clients of one run, of which an answer is made."""
+
+    held: dict[str, Tensor]
+
+    def __init__(self, clients: Joined, place: int) -> None:
+        self.outbox = clients.outboxes[place]
+        self.held = self.outbox.held
+        self.gradients = int(clients.counted_by_run[place])
+        self.measured: Sums = clients.measured_by_run[place]
+        after, span = clients.moved_buffers(), clients.spans[place]
+        self.after = None if after is None else rows_of(after, clients.count)[span]
+
+    def bits(self, upload: Upload) -> tuple[int | Tensor, float]:
+        return self.outbox.bits(upload)
+
+    def moved_buffers(self) -> Tensor | None:
+        return self.after
 
 
 class Joined(Stacked):
     """The clients of several runs at once."""
 
-    def __init__(self, seats: Sequence[Seat]) -> None:
-        cohorts = [seat.cohort for seat in seats]
-        ends = np.cumsum([len(c.ids) for c in cohorts])
-        self.spans = [slice(e - len(c.ids), e) for e, c in zip(ends, cohorts, strict=True)]
-        self.works: list[Work] = [c.session.work(c.round) for c in cohorts]
-        self.mails = [c.session.mail(c.round, c.exchange) for c in cohorts]
+    def __init__(
+        self, seats: Sequence[Seat], requests: Sequence[Request], down: Mapping[str, Any]
+    ) -> None:
+        ends = np.cumsum([len(request.clients) for request in requests])
+        self.spans = [
+            slice(int(e) - len(r.clients), int(e)) for e, r in zip(ends, requests, strict=True)
+        ]
+        self.count = int(ends[-1])
+        sessions = [seat.session for seat in seats]
+        self.works: list[Work] = [
+            s.work(r.round) for s, r in zip(sessions, requests, strict=True)
+        ]
+        self.outboxes: list[Outbox] = [
+            s.outbox(r.round, r.exchange, r.clients) for s, r in zip(sessions, requests, strict=True)
+        ]
         self.sent: list[Upload | None] = [None for _ in seats]
-        ids = np.concatenate([c.ids for c in cohorts])
-        stores = [(c.session.store, c.ids) for c in cohorts]
-        memories = [store.read(own) for store, own in stores if store is not None]
+        self.counted_by_run = np.zeros(len(seats), np.int64)
+        self.measured_by_run: list[Sums] = [{} for _ in seats]
+        rows = np.concatenate([request.clients for request in requests])
+        states = [s.states.read(r.clients) for s, r in zip(sessions, requests, strict=True)]
+        whole = self.outboxes[0]
+        keys = torch.cat([outbox.keys for outbox in self.outboxes])
+        together = Outbox(whole.residuals, whole.seed, whole.round, whole.exchange, rows, keys)
+        draw = _padded([request.draw for request in requests])
         super().__init__(
-            self.works[0], ids, _padded([c.draw for c in cohorts]), _joined(memories), self.mails[0]
-        )
+            self.works[0], rows, draw, _joined([s for s in states if s is not None]), together,
+            requests[0].measures, down,
+        )  # fmt: skip
         self.gradients = np.zeros(len(seats), np.int64)
-        weights = torch.zeros(len(seats), len(ids), dtype=cohorts[0].weights.dtype)
-        for place, (part, cohort) in enumerate(zip(self.spans, cohorts, strict=True)):
-            weights[place, part] = torch.from_numpy(cohort.host_weights).to(weights.dtype)
-        self.weights = weights.to(self.ids.device, non_blocking=True)
 
-    def mean(self, value: Tensor) -> Tensor:
-        """The weighted mean over every run's clients: (runs, …)."""
-        return self.weights @ rows_of(value, len(self.host_ids))
+    def split(self, returned: Any, requests: Sequence[Request]) -> list[Answer]:
+        """An answer per run, from what the program returned for all."""
+        upload, kept = returned if isinstance(returned, tuple) else (returned, None)
+        self.counted_by_run = self.gradients
+        answers = []
+        for place, (request, span) in enumerate(zip(requests, self.spans, strict=True)):
+
+            def rows(v: Tensor, span: slice = span) -> Tensor:
+                return rows_of(v, self.count)[span]
+
+            mine = self.sent[place]
+            if mine is None:
+                mine = upload.map(rows) if isinstance(upload, Upload) else upload
+            own = mine if kept is None else (mine, kept.map(rows))
+            answer = Answer(len(request.clients))
+            places = np.arange(len(request.clients))
+            answer.take(_Part(self, place), own, places, request, request.weights)
+            answers.append(answer)
+        return answers
 
     def starting_buffers(self) -> Tensor:
         pairs = zip(self.works, self.spans, strict=True)
@@ -190,24 +259,42 @@ class Joined(Stacked):
 
     def drawn_large(self, size: int) -> Draw:
         pairs = zip(self.works, self.spans, strict=True)
-        return _padded([large_batch(work, self.host_ids[part], size) for work, part in pairs])
+        return _padded([large_batch(work, self.rows[part], size) for work, part in pairs])
 
-    def keys(self, step: int) -> Tensor | None:
+    def augment_keys(self, step: int) -> Tensor | None:
         pairs = zip(self.works, self.spans, strict=True)
-        found = [augment_keys(work, self.ids[part], step) for work, part in pairs]
+        found = [augment_keys(work, self.keys[part], step) for work, part in pairs]
         return None if found[0] is None else torch.cat([keys for keys in found if keys is not None])
 
-    def noise(self, step: int, d: int) -> Tensor:
+    def gradient_noise(self, step: int, d: int) -> Tensor:
         pairs = zip(self.works, self.spans, strict=True)
-        return torch.cat([normal(w.seed, w.round, self.ids[part], step, d) for w, part in pairs])
+        return torch.cat([normal(w.seed, w.round, self.keys[part], step, d) for w, part in pairs])
+
+    def noise(self, like: Tensor) -> Tensor:
+        self._noises += 1
+        pairs, d = zip(self.works, self.spans, strict=True), like.shape[-1]
+        drawn = [
+            normal(w.seed, w.round, self.keys[part], self._noises, d, Purpose.METHOD)
+            for w, part in pairs
+        ]
+        return torch.cat(drawn).to(like)
+
+    def measure(self, y: Any, active: Any) -> None:
+        assert self.start is not None
+        start = rows_of(self.start, self.count)
+        for place, part in enumerate(self.spans):
+            for measure in self.measures:
+                found = measure.point(rows_of(y, self.count)[part], start[part], active[part])
+                mine = self.measured_by_run[place].setdefault(measure.name, {})
+                for name, value in found.items():
+                    mine[name] = mine[name] + value if name in mine else value
 
     def encode(self, upload: U, by: Compressor | None) -> U:
         if by is None:
             return upload
         for place, part in enumerate(self.spans):
-            mine = upload.map(lambda v, part=part: rows_of(v, len(self.host_ids))[part])
-            mail: Mail = self.mails[place]
-            self.sent[place] = mail.encode(mine, by, self.host_ids[part], self.ids[part])
+            mine = upload.map(lambda v, part=part: rows_of(v, self.count)[part])
+            self.sent[place] = self.outboxes[place].encode(mine, by)
         whole: Any = _joined([sent for sent in self.sent if sent is not None])
         return whole
 

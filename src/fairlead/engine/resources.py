@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,10 +17,9 @@ from torch import Tensor
 from fairlead.data.batches import Draw
 from fairlead.engine.state.tiers import Tier, installed, place, total_memory
 from fairlead.errors import FairleadError
+from fairlead.gradients.oracle import Gradients
+from fairlead.engine.session import Session
 from fairlead.task.task import Task
-
-if TYPE_CHECKING:
-    from fairlead.engine.simulate import Session
 
 REUSED = 32 << 20
 """The largest block in bytes that the C library can keep for reuse. A larger one is mapped anew
@@ -40,7 +38,7 @@ def keep_freed_memory() -> None:
 def clients_that_fit(task: Task, draw: Draw, memory: int | None, sharing: int = 1) -> int:
     """Clients whose vectors and activations fit the memory budget together; the host's is shared by so
     many processes."""
-    each = bytes_a_client(task, draw.index.shape[-1])
+    each = bytes_per_client(task, draw.index.shape[-1])
     if memory is not None:
         return max(1, memory // each)
     # of all memory, not of what is free just now: chunks decide the rounding of sums
@@ -51,7 +49,7 @@ def clients_that_fit(task: Task, draw: Draw, memory: int | None, sharing: int = 
     )
 
 
-def bytes_a_client(task: Task, batch: int) -> int:
+def bytes_per_client(task: Task, batch: int) -> int:
     """What one client at work takes: its vectors, and a step's samples with their activations."""
     if task not in _KEPT:
         _KEPT[task] = _activations(task)
@@ -65,6 +63,7 @@ _KEPT: weakref.WeakKeyDictionary[Task, int] = weakref.WeakKeyDictionary()
 def _activations(task: Task) -> int:
     """Bytes that autograd keeps for one sample."""
     x, buffers = task.start()
+    gradients = Gradients(task)
 
     def kept(n: int) -> int:
         total = 0
@@ -77,7 +76,7 @@ def _activations(task: Task) -> int:
         rows = torch.arange(n, device=task.device) % len(task.data[0])
         block = task.prepared(task.taken(task.data, rows))
         with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
-            task.grad_block(x, block, buffers)
+            gradients.plain(x, block, buffers)
         return total
 
     return max(0, kept(4) - kept(2)) // 2
@@ -147,21 +146,22 @@ class Needs:
             )
 
 
-def needed(session: Session, batch: int, cohort: int) -> Needs:
-    """What a run takes whose clients draw batches of that size, with so many clients a round."""
-    task, store = session.task, session.store
-    each = bytes_a_client(task, batch)
+def needed(session: Session, room: int, batch: int, cohort: int) -> Needs:
+    """What a run needs whose clients draw batches of that size, with so many clients per round, of which
+    `room` fit together."""
+    task, store = session.task, session.states.store
+    each = bytes_per_client(task, batch)
     held = 0 if task.mapped else _bytes(task.data)
     here = task.store == task.device
     return Needs(
         device=str(task.device),
         total=total_memory(task.device),
         data=held * here + _bytes(task.test or ()),
-        server=session.server,
+        server=session.server_bytes,
         client=each,
-        work=each * min(max(1, session.room), cohort),
+        work=each * min(max(1, room), cohort),
         host=held * (not here),
-        memories=0 if store is None else store.row * session.where.count,
+        memories=0 if store is None else store.row * session.keep.count,
         tier="device" if store is None else store.tier,
     )
 

@@ -1,18 +1,14 @@
-"""The cohorts and batches of coming rounds, drawn many at a time: they are functions of the seed alone."""
+"""The cohorts and batches of upcoming rounds, drawn many at a time: they are functions of the seed alone."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.data.batches import Draw
 from fairlead.data.sampling import Dropouts, Sampler, answered_many
-
-if TYPE_CHECKING:
-    from fairlead.engine.cohort import SimulatedCohort
-    from fairlead.engine.simulate import Session
+from fairlead.engine.exchange import RoundCohort, cohort_of
+from fairlead.engine.session import Session
 
 Ids = NDArray[np.int64]
 ROUNDS = {"cuda": 256, "cpu": 64}
@@ -22,8 +18,8 @@ SAMPLES = {"cuda": 1 << 22}
 CACHED = 1 << 15
 
 
-class Ahead:
-    """Who takes part in the rounds of a run, and with which batches."""
+class Upcoming:
+    """The clients of each round of a run, and their batches."""
 
     def __init__(self, session: Session, sampler: Sampler, dropout: Dropouts, rounds: int) -> None:
         self.session, self.sampler, self.dropout, self.rounds = session, sampler, dropout, rounds
@@ -33,7 +29,7 @@ class Ahead:
         self._drawn: dict[int, Draw] = {}
 
     def clients(self, round: int) -> tuple[Ids, Ids]:
-        """Those sampled in a round, and those of them who answer."""
+        """The clients sampled in a round, and those of them that answer."""
         if round not in self._known:
             session = self.session
             many = ROUNDS.get(session.task.store.type, ROUNDS["cpu"])
@@ -44,22 +40,21 @@ class Ahead:
         place = round - self._known.start
         return self._sampled[place], self._answered[place]
 
-    def cohort(self, round: int) -> SimulatedCohort | None:
-        """The clients of a round; None if nobody answers."""
+    def cohort(self, round: int, draw: Draw | None = None) -> RoundCohort | None:
+        """The clients of a round, with batches that are known or drawn here; None if no client answers."""
         sampled, ids = self.clients(round)
         if not len(ids):
             return None
         session = self.session
-        cohort = session.cohort(round, ids, sampled)
-        if session.alone and session.batches.ahead:
+        if draw is None and not session.group.several and session.batches.ahead:
             if round not in self._drawn:
                 self._draw(round)
-            cohort.draw = self._drawn.pop(round)
-        return cohort
+            draw = self._drawn.pop(round)
+        return cohort_of(session, round, ids, sampled, draw)
 
     def expect(self, round: int) -> None:
-        """Have the memories of a round's clients brought while the one before it runs."""
-        if self.session.alone and round < self.rounds:
+        """Bring the states of a round's clients to the device while the round before it runs."""
+        if not self.session.group.several and round < self.rounds:
             self.session.expect(self.clients(round)[1])
 
     def _draw(self, first: int) -> None:
@@ -81,7 +76,10 @@ class Ahead:
         lengths = [len(i) for i in ids]
         everyone = np.concatenate(ids)
         when = np.repeat(rounds, lengths)
-        many = batches.draw(session.seed, when, everyone, task.sizes[everyone], device=task.store)
+        who, sizes = session.identities[everyone], task.sizes[everyone]
+        many = batches.draw(
+            session.seed, when, who, sizes, device=task.store, rows=everyone
+        )
         indices, counts = many.index.split(lengths), np.split(many.count, np.cumsum(lengths)[:-1])
         alike = many.even and len(set(lengths)) == 1
         first_draw = Draw(indices[0], counts[0])

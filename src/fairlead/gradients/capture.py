@@ -1,11 +1,11 @@
-"""Recording a vectorised gradient as a flat list of operators.
+"""Capturing a gradient as a flat list of operators.
 
 `vmap` and `grad` interpret a model's Python anew at every call, which costs more than the
-arithmetic of a small model. Once a shape has come up a few times, the operators they issue are
-recorded and replayed: the same operators on the same values, so the results are equal to the bit.
-Only models made of torch's own layers are recorded, and only those without buffers or dropout:
+arithmetic of a small model. The operators they issue are captured once per shape and replayed.
+Only models made of torch's own layers are captured, and only those without buffers or dropout:
 what they do depends on nothing but their inputs. Operators whose result is not needed (the loss
-itself), that always give the same, or that give back their input are taken out.
+itself), that always give the same, or that return their input are removed; on a CPU some are replaced by
+faster ones (see `fairlead.gradients.cpu_kernels`).
 """
 
 from __future__ import annotations
@@ -15,33 +15,23 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairlead.gradients.deferred import SHORT
 from fairlead.gradients.cpu_kernels import for_a_cpu
 
-TRACE_AFTER = 4  # calls of one shape before it is recorded
-TRACE_SMALL_AFTER = 50  # where recording costs about as much as so many calls
-
-
-def is_traceable(model: nn.Module) -> bool:
-    """Whether a model's operators depend on shapes alone."""
-    ours = ("torch.nn.", "fairlead.task.models")
-    own = all(type(m).__module__.startswith(ours) for m in model.modules())
-    random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
-    return own and not random and not any(True for _ in model.buffers())
-
-
 def traced(
     run: Callable[..., tuple[Any, Tensor]],
     arguments: tuple[Tensor | None, ...],
     compiled: bool = False,
+    segmented: bool = False,
     products: bool = False,
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """The recorded form of `run` for arguments of these shapes, compiled on demand; None stays None.
-    With `products`, matrix products among the results are given as their two sides."""
+    """The captured form of `run` for arguments of these shapes, compiled on demand; None stays None.
+    segmented: results are flat, one per segment; with `products`, those that are matrix products are given
+    as their two sides."""
     given = [place for place, t in enumerate(arguments) if t is not None]
 
     def gradient(*tensors: Tensor) -> Any:
@@ -51,14 +41,14 @@ def traced(
         return run(*full)[0]
 
     example = [arguments[place] for place in given]
-    recorded = make_fx(gradient)(*example)
-    if any(_draws(node) for node in recorded.graph.nodes):
-        return run  # a recording would draw the same again
-    graph: Any = simplified(recorded, example)
+    captured = make_fx(gradient)(*example)
+    if any(_draws(node) for node in captured.graph.nodes):
+        return run  # a capture would draw the same again
+    graph: Any = simplified(captured, example)
     if all(t is not None and t.device.type == "cpu" for t in example):
         for_a_cpu(graph)
-    if products:
-        leave_products(graph)
+    if segmented:
+        cut_into_segments(graph, products)
     graph = torch.compile(graph, dynamic=False) if compiled else graph.forward
 
     def replay(*full: Tensor | None) -> tuple[Any, Tensor]:
@@ -72,15 +62,15 @@ def traced(
 def compiled(
     run: Callable[..., list[Tensor]], example: list[Tensor], tuned: bool = False
 ) -> Callable[..., Any]:
-    """A function of tensors, recorded and compiled; one that draws random numbers stays as it is. tuned:
-    kernels for every matrix product are tried."""
-    recorded = make_fx(run)(*example)
-    if any(_draws(node) for node in recorded.graph.nodes):
+    """A function of tensors, captured and compiled; one that draws random numbers stays as it is. tuned:
+    several kernels are tried for every matrix product."""
+    captured = make_fx(run)(*example)
+    if any(_draws(node) for node in captured.graph.nodes):
         return run
-    recorded.graph.eliminate_dead_code()
-    recorded.recompile()
+    captured.graph.eliminate_dead_code()
+    captured.recompile()
     options: Any = {"max_autotune_gemm": True} if tuned else None
-    made = torch.compile(recorded, dynamic=False, options=options)
+    made = torch.compile(captured, dynamic=False, options=options)
     with warnings.catch_warnings():  # what the compiler finds is for those who write compilers
         warnings.simplefilter("ignore")
         made(*example)
@@ -113,10 +103,10 @@ def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
     return module
 
 
-def leave_products(module: GraphModule) -> None:
-    """Give results that are matrix products as pairs of their sides, unless those are views of the first
-    argument, the point: whoever takes them may change it before he multiplies. Other results that are
-    views of it are copied for the same reason; all are flat, and short neighbours are put together."""
+def cut_into_segments(module: GraphModule, products: bool) -> None:
+    """Return one flat result per segment. With `products`, matrix products are returned as pairs of their
+    sides, unless a side is a view of the first argument, the point: it may change before they are
+    multiplied. Other results that are views of it are copied for the same reason."""
     graph = module.graph
     point = next(iter(graph.nodes))
     for node in list(graph.nodes):
@@ -140,7 +130,8 @@ def leave_products(module: GraphModule) -> None:
             whole = node.args[0] if node.target is _aten.view.default else node
             if whole.target is _aten.mm.default:
                 node = whole
-            if node.target is _aten.mm.default and not any(_is_view(n, point) for n in node.args):
+            apart = products and node.target is _aten.mm.default
+            if apart and not any(_is_view(n, point) for n in node.args):
                 found.append(node.args)
                 continue
             flat = graph.call_function(_aten.reshape.default, (node, [-1]))

@@ -1,87 +1,65 @@
-"""Vectors that are computed when they are needed, a whole sum in one walk.
+"""Linear combinations of vectors that are computed when they are needed, in one pass.
 
 A client's step such as y − lr·(g − c_i + c) is four operators, each of which reads and writes vectors of
-the model's length: more bytes than the gradient itself moves, for many models. Here such a sum is
-noted as numbers times vectors, and computed block by block while the block lies in the processor's
-cache, over the old y where nobody else needs it. Parts of a gradient that are matrix products, as those of
-dense layers are, go into the sum as they are multiplied and are never written by themselves. Results are
-the same up to rounding. What is no sum of numbers times vectors sees a tensor.
+the model's length: for many models more bytes than the gradient itself moves. A `Vector` notes such a
+sum as numbers times vectors and computes it block by block while a block is in the processor's cache.
+Gradients of dense layers are matrix products; they are multiplied straight into the sum.
+
+Ownership is explicit. A `Vector` is the only handle of its node; a node's memory is reused for a result
+only if its handle is gone, exactly one pending sum refers to it and no tensor view of it was given away.
+Gradients always come in the same segments (see `segments`), so that sums are taken segment by segment.
+Anything that is not a sum of numbers times vectors sees a plain tensor.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Record
+from fairlead.core.records import Record
 
 BLOCK = 1 << 16
 """Coordinates that are computed together."""
-SHORT = 1 << 14
-"""Neighbouring parts of fewer coordinates are put together."""
-LARGE = 1 << 20
+PRODUCT_BLOCK = 1 << 20
 """The same where matrix products are among them, which lose more by being cut."""
-WORTH = 1 << 15
-"""The length from which it pays."""
-TERMS = 5
-"""A sum of more vectors is computed before it grows on."""
-
-
-def _held_once() -> int:
-    """What `sys.getrefcount` says of a thing that one name holds: not the same in all versions of Python."""
-    thing = object()
-    return sys.getrefcount(thing)
-
-
-ONCE = _held_once()
+SHORT = 1 << 14
+"""Neighbouring parameters of fewer coordinates form one segment."""
+LEAST_DIM = 1 << 15
+"""The length of a vector from which it pays."""
+MOST_TERMS = 5
+"""A sum of more vectors is computed before it grows."""
 
 
 class Product(NamedTuple):
-    """A matrix a·b that has not been computed yet."""
+    """A matrix a·b that has not been computed."""
 
     a: Tensor
     b: Tensor
 
-    def numel(self) -> int:
-        return self.a.shape[0] * self.b.shape[1]
-
-
-Part: TypeAlias = Tensor | Product
-
-
-class Parts:
-    """A vector as parts that lie apart.
-
-    again: called when products that went into one sum are needed for another: it would have been better
-    to compute them.
-    """
-
-    def __init__(self, parts: Sequence[Part], again: Callable[[], None] | None = None) -> None:
-        self.parts = list(parts)
-        self.ends = list(itertools.accumulate(part.numel() for part in self.parts))
-        self.again, self.used = again, False
-
-    def use(self) -> None:
-        """Products are computed when they are used for the second time."""
-        if self.used and any(isinstance(part, Product) for part in self.parts):
-            self.parts = [_flat(part) for part in self.parts]
-            if self.again is not None:
-                self.again()
-        self.used = True
-
     @property
     def tensor(self) -> Tensor:
-        return torch.cat([_flat(part) for part in self.parts])
+        return (self.a @ self.b).reshape(-1)
 
 
-def merged(parts: Sequence[Tensor]) -> list[Tensor]:
-    """The parts as vectors, with short neighbours put together."""
+def segments(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The lengths of the segments of a vector whose parameters have these sizes.
+
+    >>> segments([10, 20, 1 << 14, 5])
+    (30, 16384, 5)
+    """
+    found: list[int] = []
+    for short, some in itertools.groupby(sizes, lambda size: size < SHORT):
+        found += [sum(some)] if short else list(some)
+    return tuple(found)
+
+
+def joined(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients by parameter as one flat tensor per segment."""
     found: list[Tensor] = []
     for short, some in itertools.groupby(parts, lambda part: part.numel() < SHORT):
         flat = [part.reshape(-1) for part in some]
@@ -89,103 +67,208 @@ def merged(parts: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-def _flat(part: Part) -> Tensor:
-    return (part.a @ part.b).reshape(-1) if isinstance(part, Product) else part
+class Parts:
+    """A gradient in segments; those that are products are computed if they are used a second time."""
+
+    def __init__(self, parts: Sequence[Tensor | Product]) -> None:
+        self.parts = list(parts)
+        self.used = False
+
+    def use(self, reused: Callable[[], None]) -> None:
+        """Note that the gradient goes into a sum."""
+        if self.used and any(isinstance(part, Product) for part in self.parts):
+            self.parts = [p.tensor if isinstance(p, Product) else p for p in self.parts]
+            reused()
+        self.used = True
+
+    @property
+    def tensor(self) -> Tensor:
+        return torch.cat([p.tensor if isinstance(p, Product) else p for p in self.parts])
 
 
-Term: TypeAlias = "tuple[float, Tensor | Parts | Vector]"
+Leaf: TypeAlias = "Tensor | Parts | _Node"
+Term: TypeAlias = tuple[float, Leaf]
+
+
+class _Node:
+    """A sum, pending (`terms`) or computed (`tensor`)."""
+
+    __slots__ = ("consumers", "handle", "shown", "space", "tensor", "terms")
+
+    def __init__(self, terms: list[Term], space: Space) -> None:
+        self.terms, self.space = terms, space
+        self.tensor: Tensor | None = None
+        self.consumers = 0
+        """Pending sums that have it as a term."""
+        self.shown = False
+        """Whether a view of its tensor may be held elsewhere."""
+        self.handle: Callable[[], Vector | None] = lambda: None
+        for _, leaf in terms:
+            if isinstance(leaf, _Node):
+                leaf.consumers += 1
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether the one sum that refers to it is all that can still see it."""
+        return self.handle() is None and self.consumers == 1 and not self.shown
+
+    def compute(self) -> Tensor:
+        if self.tensor is None:
+            leaves = self._leaves()
+            self.tensor = _summed(leaves, self.space)
+            for _, leaf in leaves:
+                if isinstance(leaf, _Node):
+                    leaf.consumers -= 1
+            self.terms = []
+        return self.tensor
+
+    def _leaves(self) -> list[Term]:
+        """The terms with pending sums that nothing else needs written out, one term per vector."""
+        found: dict[int, Term] = {}
+        left = self.terms
+        while left:
+            number, leaf = left.pop(0)
+            if isinstance(leaf, _Node) and leaf.tensor is None:
+                if leaf.exclusive:
+                    left[:0] = [(number * factor, inner) for factor, inner in leaf.terms]
+                    continue
+                leaf.compute()
+            if id(leaf) in found:
+                number += found[id(leaf)][0]
+                if isinstance(leaf, _Node):
+                    leaf.consumers -= 1
+            found[id(leaf)] = (number, leaf)
+        return list(found.values())
+
+
+class Space:
+    """What the vectors of a task have in common: length, type and segments.
+
+    reused: called when a gradient that was left as products is needed a second time.
+    """
+
+    def __init__(self, lengths: Sequence[int], dtype: torch.dtype) -> None:
+        self.lengths, self.dtype, self.size = tuple(lengths), dtype, sum(lengths)
+        self.products_reused = False
+
+    def _note_reuse(self) -> None:
+        self.products_reused = True
+
+    def vector(self, parts: Sequence[Tensor | Product]) -> Vector:
+        """The gradient with these segments."""
+        return Vector(_Node([(1.0, Parts(parts))], self))
+
+
+def _summed(leaves: list[Term], space: Space) -> Tensor:
+    """The sum, over the memory of a term that nothing else needs, or in new memory."""
+    over = next(
+        (
+            leaf
+            for number, leaf in leaves
+            if number == 1 and isinstance(leaf, _Node) and leaf.exclusive
+            and leaf.tensor is not None and leaf.tensor.is_contiguous()
+        ),
+        None,
+    )  # fmt: skip
+    out = torch.empty(space.size, dtype=space.dtype) if over is None else over.tensor
+    assert out is not None
+    whole: list[tuple[float, Tensor]] = []
+    apart: list[tuple[float, Parts]] = []
+    for number, leaf in leaves:
+        if isinstance(leaf, Parts):
+            leaf.use(space._note_reuse)
+            apart.append((number, leaf))
+        elif leaf is not over:
+            value = leaf.compute() if isinstance(leaf, _Node) else leaf
+            whole.append((number, value))
+    whole.sort(key=lambda term: term[0] != 1)  # a sum begins with what is not multiplied
+    begin = 0
+    for place, length in enumerate(space.lengths if apart else (space.size,)):
+        end = begin + length
+        vectors = [(number, v[begin:end]) for number, v in whole]
+        products: list[tuple[float, Product]] = []
+        for number, parts in apart:
+            part = parts.parts[place]
+            if isinstance(part, Product):
+                products.append((number, part))
+            else:
+                vectors.append((number, part))
+        _add_segment(out[begin:end], vectors, products, over is not None)
+        begin = end
+    return out
+
+
+def _add_segment(
+    out: Tensor,
+    vectors: list[tuple[float, Tensor]],
+    products: list[tuple[float, Product]],
+    started: bool,
+) -> None:
+    """Sum a segment into `out`, which is itself a term if `started`."""
+    length, width, size = out.numel(), 1, BLOCK
+    if products:
+        width, size = products[0][1].b.shape[1], PRODUCT_BLOCK
+    if length <= size or len(vectors) + len(products) == 1:  # one operator leaves no cache warm
+        size = length
+    step = max(1, size // width) * width
+    for begin in range(0, length, step):
+        end = min(length, begin + step)
+        rows = slice(begin // width, end // width)
+        _add_block(
+            out[begin:end],
+            [(number, v[begin:end]) for number, v in vectors],
+            [(number, Product(p.a[rows], p.b)) for number, p in products],
+            started,
+        )
+
+
+def _add_block(
+    out: Tensor,
+    vectors: list[tuple[float, Tensor]],
+    products: list[tuple[float, Product]],
+    started: bool,
+) -> None:
+    left = iter(vectors)
+    for number, v in left:
+        if started:
+            out.add_(v, alpha=number)
+            continue
+        started = True
+        second = next(left, None) if number == 1 else None
+        if second is None:
+            torch.mul(v, number, out=out)
+        else:
+            torch.add(v, second[1], alpha=second[0], out=out)
+    for number, (a, b) in products:
+        rows = out.view(-1, b.shape[1])
+        torch.addmm(rows, a, b, beta=1 if started else 0, alpha=number, out=rows)
+        started = True
 
 
 class Vector:
-    """A sum of numbers times vectors.
+    """The handle of a sum of numbers times vectors.
 
     >>> x, y = torch.ones(4), torch.arange(4.0)
-    >>> v = x - 0.5 * Vector.of([y[:3], y[3:]])
+    >>> v = x - 0.5 * Space([3, 1], torch.float32).vector([y[:3], y[3:]])
     >>> isinstance(v, Vector), v.tensor
     (True, tensor([ 1.0000,  0.5000,  0.0000, -0.5000]))
     """
 
-    def __init__(self, terms: list[Term], length: int, dtype: torch.dtype) -> None:
-        self.terms, self.length, self.dtype = terms, length, dtype
-        self.size = sum(v.size if isinstance(v, Vector) else 1 for _, v in terms)
-        self._tensor: Tensor | None = None
-        self.shown = False  # somebody may hold a view of it
+    __slots__ = ("__weakref__", "node")
 
-    @classmethod
-    def of(cls, parts: Sequence[Part], again: Callable[[], None] | None = None) -> Vector:
-        """The vector whose parts these are, one after another."""
-        found, first = Parts(parts, again), parts[0]
-        dtype = (first.a if isinstance(first, Product) else first).dtype
-        return cls([(1.0, found)], found.ends[-1], dtype)
+    def __init__(self, node: _Node) -> None:
+        self.node = node
+        node.handle = weakref.ref(self)
 
     @property
     def tensor(self) -> Tensor:
-        """The vector itself."""
-        if self._tensor is None:
-            self._tensor = self._computed()
-            self.terms, self.size = [], 1  # what it was made of can go
-        return self._tensor
+        """The vector itself, which its holder may keep."""
+        self.node.shown = True
+        return self.node.compute()
 
-    def _view(self) -> Tensor:
-        self.shown = True
-        return self.tensor
-
-    # -- computing --------------------------------------------------------------------------------
-
-    def _computed(self) -> Tensor:
-        self.terms = self._leaves()
-        out, over = self._place()
-        whole = [
-            (number, v if isinstance(v, Tensor) else v.tensor)
-            for k, (number, v) in enumerate(self.terms)
-            if k != over and not isinstance(v, Parts)
-        ]
-        apart = [(number, v) for number, v in self.terms if isinstance(v, Parts)]
-        for _, parts in apart:
-            parts.use()
-        for number, parts in apart[1:]:
-            if parts.ends != apart[0][1].ends:
-                whole.append((number, parts.tensor))
-                apart.remove((number, parts))
-        whole.sort(key=lambda term: term[0] != 1)  # a sum begins with what is not multiplied
-        begin = 0
-        for place, end in enumerate(apart[0][1].ends if apart else [self.length]):
-            here = [(number, parts.parts[place]) for number, parts in apart]
-            products = [(number, part) for number, part in here if isinstance(part, Product)]
-            vectors = [(number, part) for number, part in here if isinstance(part, Tensor)]
-            vectors = [*((number, v[begin:end]) for number, v in whole), *vectors]
-            _add_up(out[begin:end], vectors, products, over is not None)
-            begin = end
-        return out
-
-    def _leaves(self) -> list[Term]:
-        """The terms with sums among them written out, unless somebody else holds such a sum: then it is
-        computed once."""
-        found: list[Term] = []
-        left, self.terms = self.terms, []
-        while left:
-            number, v = left.pop(0)
-            if isinstance(v, Vector) and v._tensor is None:
-                if sys.getrefcount(v) <= ONCE and not v.shown:  # by `v` alone
-                    left[:0] = [(number * factor, w) for factor, w in v.terms]
-                    v.terms = []
-                    continue
-                settled(v)
-            found.append((number, v))
-        return _joined(found, [], 1.0)
-
-    def _place(self) -> tuple[Tensor, int | None]:
-        """Where to compute: over a term that nobody else holds, such as the point before a step."""
-        for k in range(len(self.terms)):
-            number, term = self.terms[k]
-            if number == 1 and isinstance(term, Vector) and not term.shown:
-                # the vector held by the terms and by `term`, the tensor by the vector
-                alone = sys.getrefcount(term) <= ONCE + 1 and sys.getrefcount(term._tensor) <= 2
-                if alone and term.tensor.is_contiguous():
-                    return term.tensor, k
-        return torch.empty(self.length, dtype=self.dtype), None
-
-    # -- arithmetic -------------------------------------------------------------------------------
+    def point(self) -> Tensor:
+        """The vector itself, to be read before this handle is used again and not to be kept."""
+        return self.node.compute()
 
     def __add__(self, other: Any) -> Any:
         return _noted("add", self, other)
@@ -218,22 +301,27 @@ class Vector:
         name = func.__name__.strip("_")
         if name in _OPERATORS and len(args) == 2 and not kwargs:
             return _noted(name, *args)
-        return func(*_viewed(args), **_viewed(kwargs or {}))
-
-    # -- as a tensor ------------------------------------------------------------------------------
+        return func(*settled(args), **settled(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._view(), name)
+        return getattr(self.tensor, name)
 
     def __getitem__(self, key: Any) -> Tensor:
-        return self._view()[key]
+        return self.tensor[settled(key)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.tensor[settled(key)] = settled(value)
 
     def __len__(self) -> int:
-        return self.length
+        return self.node.space.size
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size([self.length])
+        return torch.Size([self.node.space.size])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.node.space.dtype
 
     def dim(self) -> int:
         return 1
@@ -241,59 +329,13 @@ class Vector:
 
 def _as_tensor(name: str) -> Callable[..., Any]:
     def method(self: Vector, *others: Any) -> Any:
-        return getattr(self.tensor, name)(*_settled(others))
+        return getattr(self.tensor, name)(*settled(others))
 
     return method
 
 
 for _name in ("pow", "matmul", "abs", "gt", "ge", "lt", "le", "rpow", "rtruediv", "rmatmul"):
     setattr(Vector, f"__{_name}__", _as_tensor(f"__{_name}__"))
-
-
-def _add_up(
-    out: Tensor,
-    vectors: list[tuple[float, Tensor]],
-    products: list[tuple[float, Product]],
-    over: bool,
-) -> None:
-    """Sum vectors and products into a place, which is a term of the sum itself if `over`."""
-    length, width, size = out.numel(), 1, BLOCK
-    if products:
-        width, size = products[0][1].b.shape[1], LARGE
-    if length <= size or len(vectors) + len(products) == 1:  # one operator leaves no cache warm
-        _add_block(out, vectors, products, over)
-        return
-    step = max(1, size // width) * width
-    for begin in range(0, length, step):
-        end = min(length, begin + step)
-        rows = slice(begin // width, end // width)
-        some = [(number, v[begin:end]) for number, v in vectors]
-        multiplied = [(number, Product(p.a[rows], p.b)) for number, p in products]
-        _add_block(out[begin:end], some, multiplied, over)
-
-
-def _add_block(
-    out: Tensor,
-    vectors: list[tuple[float, Tensor]],
-    products: list[tuple[float, Product]],
-    started: bool,
-) -> None:
-    left = iter(vectors)
-    for number, v in left:
-        if started:
-            out.add_(v, alpha=number)
-            continue
-        started = True
-        second = next(left, None) if number == 1 else None
-        if second is None:
-            torch.mul(v, number, out=out)
-        else:
-            torch.add(v, second[1], alpha=second[0], out=out)
-    for number, (a, b) in products:
-        rows = out.view(-1, b.shape[1])
-        torch.addmm(rows, a, b, beta=1 if started else 0, alpha=number, out=rows)
-        started = True
-
 
 _OPERATORS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul,
@@ -302,91 +344,65 @@ _OPERATORS: dict[str, Callable[..., Tensor]] = {
 
 
 def _noted(name: str, one: Any, two: Any) -> Any:
-    """One operator, to be computed later where it makes a sum of numbers times vectors."""
+    """One operator, deferred where it makes a sum of numbers times vectors."""
     op = _OPERATORS[name]
     like = one if isinstance(one, Vector) else two
     if op is torch.add or op is torch.sub:
-        if _is_like(one, like) and _is_like(two, like):
-            return _sum(one, two, 1.0 if op is torch.add else -1.0, like)
+        if _fits(one, like) and _fits(two, like):
+            return _sum(one, two, 1.0 if op is torch.add else -1.0, like.node.space)
     elif like is one or op is torch.mul:
         number = _number(two if like is one else one)
-        if number is not None:
-            return _times(like, number if op is torch.mul else 1 / number if number else None)
-    return op(*_settled((one, two)))
+        if number is not None and (op is torch.mul or number != 0):
+            factor = number if op is torch.mul else 1 / number
+            return Vector(_Node([(factor, like.node)], like.node.space))
+    return op(*settled((one, two)))
 
 
-def _is_like(value: Any, like: Vector) -> bool:
+def _fits(value: Any, like: Vector) -> bool:
     if isinstance(value, Vector):
-        return value.length == like.length and value.dtype == like.dtype
+        return value.node.space is like.node.space
     if not isinstance(value, Tensor) or value.requires_grad:
         return False
-    return value.shape == (like.length,) and value.dtype == like.dtype
+    return value.shape == like.shape and value.dtype == like.dtype
 
 
 def _number(value: Any) -> float | None:
-    """A factor, as a number or a tensor of one element."""
+    """A factor, as a number or a one-element tensor."""
     if isinstance(value, Tensor):
         single = value.numel() == 1 and value.dim() <= 1 and not value.requires_grad
         return float(value) if single else None
     return float(value) if isinstance(value, int | float) else None
 
 
-def _terms(value: Vector | Tensor) -> list[Term]:
-    if isinstance(value, Vector) and value._tensor is None and len(value.terms) == 1:
-        return value.terms
-    return [(1.0, value)]
+def _sum(one: Any, two: Any, sign: float, space: Space) -> Vector:
+    terms: list[Term] = []
+    for number, value in ((1.0, one), (sign, two)):
+        terms.append((number, value.node if isinstance(value, Vector) else value))
+    made = _Node(terms, space)
+    if _count(made) > MOST_TERMS:
+        made.compute()
+    return Vector(made)
 
 
-def _times(value: Vector, number: float | None) -> Any:
-    if number is None:
-        return value.tensor / 0.0
-    terms: list[Term] = [(number * factor, v) for factor, v in _terms(value)]
-    return Vector(terms, value.length, value.dtype)
-
-
-def _sum(one: Any, two: Any, sign: float, like: Vector) -> Vector:
-    made = Vector(_joined(_terms(one), _terms(two), sign), like.length, like.dtype)
-    if made.size > TERMS:
-        settled(made)
-    return made
-
-
-def _joined(one: list[Term], two: list[Term], sign: float) -> list[Term]:
-    """The terms of both sides, with one term for each vector."""
-    found: dict[int, Term] = {}
-    for number, v in [*one, *((sign * number, v) for number, v in two)]:
-        found[id(v)] = (found[id(v)][0] + number if id(v) in found else number, v)
-    return list(found.values())
+def _count(node: _Node) -> int:
+    """Vectors in a pending sum."""
+    inner = (leaf for _, leaf in node.terms)
+    return sum(_count(v) if isinstance(v, _Node) and v.tensor is None else 1 for v in inner)
 
 
 def settled(value: Any) -> Any:
-    """A vector, record or pair of records with everything computed."""
+    """A vector, record, or collection of them with everything computed."""
     if isinstance(value, Vector):
         return value.tensor
     if isinstance(value, Record):
-        kind: Any = type(value)
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind)}
-        late = {n: settled(v) for n, v in fields.items() if isinstance(v, Vector | Record)}
-        if all(late[n] is fields[n] for n in late):
+        flat = {name: getattr(value, name) for name in value._names}
+        late = {n: settled(v) for n, v in flat.items() if isinstance(v, Vector | Record)}
+        if all(late[n] is flat[n] for n in late):
             return value
-        return kind(**{**fields, **late})
-    return _settled(value) if isinstance(value, tuple | list | dict) else value
-
-
-def _settled(values: Any) -> Any:
-    if isinstance(values, tuple | list):
-        return type(values)(settled(v) for v in values)
-    if isinstance(values, dict):
-        return {name: settled(v) for name, v in values.items()}
-    return settled(values)
-
-
-def _viewed(values: Any) -> Any:
-    """Settled, where what is made of it may be a view."""
-    inside = values.values() if isinstance(values, dict) else values
-    for value in inside if isinstance(values, tuple | list | dict) else [values]:
-        if isinstance(value, Vector):
-            value.shown = True
-        elif isinstance(value, tuple | list | dict):
-            _viewed(value)
-    return _settled(values)
+        kind: Any = type(value)
+        return kind(**{**flat, **late})
+    if isinstance(value, tuple | list):
+        return type(value)(settled(v) for v in value)
+    if isinstance(value, dict):
+        return {name: settled(v) for name, v in value.items()}
+    return value

@@ -1,95 +1,102 @@
-"""Gradients of many clients at once, each at its own point, in one of several forms.
-
-`vmap` lets torch turn a client's gradient into that of all; `batched` writes the layers for a matrix of
-clients (see `fairlead.gradients.stacked`); `each` takes one client after another, on a GPU on a few streams, which
-pays for large models inside a CUDA graph. All give the same gradients up to rounding.
-"""
+"""The gradient oracle of a run: the gradients of its task, of many clients at once or of one."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fairlead.gradients.deferred import Product, merged
 from fairlead.gradients.capture import traced
+from fairlead.gradients.deferred import Product, Space, joined, segments
+from fairlead.gradients.form import Form
+from fairlead.gradients.stacked import stacked_model
+from fairlead.task.task import Block, Task
 
-if TYPE_CHECKING:
-    from fairlead.gradients.task_gradients import Block, Gradients
-
-Way: TypeAlias = Literal["vmap", "batched", "each"]
 STREAMS = 4
+CAPTURES = 32
+"""How many shapes are kept captured; one that comes back after more others is captured again."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """How gradients are computed.
+class Gradients:
+    """The gradients of a task in one form, with what was captured of them.
 
-    half: in bfloat16, from and to vectors of full precision. compiled: by `torch.compile`. last: one
-    client's images with their channels last, which a CPU's convolutions may like better.
+    >>> import fairlead as fl
+    >>> task = fl.problems.quadratics([[[2.0]], [[4.0]]], [[0.0], [0.0]])
+    >>> oracle = Gradients(task)
+    >>> clients = np.array([0, 1])
+    >>> oracle.full_stacked(clients, torch.ones(1, dtype=task.dtype), task.start()[1], 10)[0]
+    tensor([[2.],
+            [4.]], dtype=torch.float64)
     """
 
-    way: Way = "vmap"
-    half: bool = False
-    compiled: bool = False
-    last: bool = False
-
-    def __str__(self) -> str:
-        return self.way + ", compiled" * self.compiled + ", bfloat16" * self.half
-
-
-class Oracle:
-    """The gradients of a task in one form, with what was recorded of them."""
+    def __init__(self, task: Task, form: Form = Form()) -> None:
+        self.task, self.form = task, form
+        self.space = Space(segments([p.size for p in task.layout.parameters]), task.dtype)
+        self._captured: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        self._streams: list[Any] = []
+        self._layers = stacked_model(task.model) if form.way == "stacked" else None
 
     @property
-    def recordings(self) -> int:
-        """How many shapes have been recorded."""
-        return len(self._known)
+    def captured(self) -> int:
+        """How many shapes are captured."""
+        return len(self._captured)
 
-    def __init__(self, task: Gradients, form: Form) -> None:
-        self.task, self.form = task, form
-        self._known: dict[Any, Callable[..., Any]] = {}
-        self._seen: Counter[Any] = Counter()
-        self._streams: list[Any] = []
+    def _run(
+        self, run: Callable[..., Any], arguments: tuple[Tensor | None, ...], width: int, **how: bool
+    ) -> Callable[..., Any]:
+        """`run`, or what was captured of it for arguments of these shapes."""
+        if not (self.task.capturable and self.form.captures(width)):
+            return run
+        key = (len(how), *(None if t is None else t.shape for t in arguments))
+        if key not in self._captured:
+            self._captured[key] = traced(run, arguments, self.form.compiled, **how)
+            if len(self._captured) > CAPTURES:
+                self._captured.popitem(last=False)
+        self._captured.move_to_end(key)
+        return self._captured[key]
 
-    def __call__(
-        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor, record_after: int
+    # -- many clients ---------------------------------------------------------------------------
+
+    def mean_loss(
+        self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The mean loss of a block, and the buffers after the pass."""
+        point = x.to(torch.bfloat16) if self.form.half else x
+        views = self.task.layout.views(point)
+        losses, buffers = self.task.losses(views, block, buffers, self.form.half)
+        return losses.mean() if weights is None else (losses * weights).sum(), buffers
+
+    def stacked(
+        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Gradients of the data loss. x is (d,) or (S, d), the block's tensors are (S, B, …), sample
-        weights and buffers are (S, B) and (S, nb); returns (S, d) and the buffers after the pass. A
-        shape is recorded when it has come so many times."""
+        weights and buffers are (S, B) and (S, nb); returns (S, d) and the buffers after the pass."""
         if self.form.compiled and x.dim() == 1:  # one program for the first step and the others
             x = x.expand(len(block[0]), -1).contiguous()
         arguments = (x, weights, buffers, *block)
-        key = tuple(None if t is None else t.shape for t in arguments)
-        run = self._known.get(key)
-        if run is None:
-            run, task = self._run(x, weights, block), self.task
-            self._seen[key] += 1
-            after = 1 if self.form.compiled else record_after
-            if task.recordable and self.form.way != "each" and self._seen[key] >= after:
-                run = self._known[key] = traced(run, arguments, self.form.compiled)
-        return run(*arguments)
+        if self.form.way == "streams":
+            return self._by_streams(*arguments)
+        run = self._by_layers if self.form.way == "stacked" else self._by_vmap
+        return self._run(run, arguments, block[0].shape[1])(*arguments)
 
-    def _run(self, x: Tensor, weights: Tensor | None, block: Block) -> Callable[..., Any]:
-        if self.form.way == "batched":
-            return self._batched
-        if self.form.way == "each":
-            return self._each
-        dims = (None if x.dim() == 1 else 0, None if weights is None else 0, 0)
-        one = grad(self.task.mean_loss, has_aux=True)
-        return vmap(one, in_dims=(*dims, *(0 for _ in block)), randomness="different")
-
-    def _batched(
+    def _by_vmap(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
-        task, count = self.task, len(block[0])
-        run = by_hand(task)
+        dims = (None if x.dim() == 1 else 0, None if weights is None else 0, 0)
+        one = grad(self.mean_loss, has_aux=True)
+        run = vmap(one, in_dims=(*dims, *(0 for _ in block)), randomness="different")
+        return run(x, weights, buffers, *block)
+
+    def _by_layers(
+        self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        task, count, run = self.task, len(block[0]), self._layers
         assert run is not None
         leaf = x.detach().expand(count, -1).requires_grad_()
         with torch.enable_grad():
@@ -103,10 +110,10 @@ class Oracle:
             (g,) = torch.autograd.grad(total, leaf)
         return g, buffers
 
-    def _each(
+    def _by_streams(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
-        task, count = self.task, len(block[0])
+        count = len(block[0])
         g, after = torch.empty(count, x.shape[-1], dtype=x.dtype, device=x.device), [buffers[:0]]
         if not self._streams:
             self._streams = [torch.cuda.Stream(x.device) for _ in range(STREAMS)]
@@ -118,69 +125,98 @@ class Oracle:
                 own = x if x.dim() == 1 else x[s]
                 mine = None if weights is None else weights[s]
                 one = tuple(t[s] for t in block)
-                g[s], moved = task.grad_block(own, one, buffers[s], mine)
+                g[s], moved = self.plain(own, one, buffers[s], mine)
                 after.append(moved[None])
         for stream in self._streams:
             here.wait_stream(stream)
         return g, torch.cat(after)
 
+    def full_stacked(
+        self, clients: NDArray[np.int64], x: Tensor, buffers: Tensor, limit: int
+    ) -> tuple[Tensor, Tensor]:
+        """The full local gradients of S clients, with at most `limit` samples at a time, and the
+        buffers after the pass."""
+        task = self.task
+        sizes, owners = task.sizes[clients], torch.from_numpy(clients).to(task.store)
+        rows = buffers.expand(len(clients), -1) if buffers.dim() == 1 else buffers
+        n = torch.from_numpy(sizes).to(task.device)
+        return self.full_padded(owners, n, int(sizes.max()), x, rows, limit)
 
-class Alone:
-    """The gradient of one client, parameter by parameter; shapes that come often are recorded.
+    def full_padded(
+        self, owners: Tensor, sizes: Tensor, largest: int, x: Tensor, buffers: Tensor, limit: int
+    ) -> tuple[Tensor, Tensor]:
+        """`full_stacked` of clients of these sizes, at most `largest`, with everything on the device."""
+        task, n, count = self.task, sizes[:, None], len(sizes)
+        # a model that mixes samples sees all of a client's at once
+        width = largest if task.mixes_samples else max(1, min(largest, limit // count))
+        total: Tensor | float = 0.0
+        for first in range(0, largest, width):
+            index = first + torch.arange(width, device=task.device).expand(count, width)
+            weights = (index < n).to(task.dtype) / n
+            block = task.samples(owners, torch.where(index < n, index, 0).to(task.store))
+            g, buffers = self.stacked(x, block, weights, buffers)
+            total = total + g
+        return task.regularised(torch.as_tensor(total), x), buffers
 
-    apart: on a CPU, gradients of recorded shapes that are matrix products are left as the two sides, so that
-    they are multiplied into the sum that they go to. A method that needs them twice ends that.
-    """
+    # -- one client -----------------------------------------------------------------------------
 
-    def __init__(self, task: Gradients) -> None:
-        self.task = task
-        self.apart = True
-        self._known: dict[Any, Callable[..., Any]] = {}
-        self._seen: Counter[Any] = Counter()
+    def plain(
+        self, x: Tensor, block: Block, buffers: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The gradient of one client's data loss on a block (B, …), by plain autograd."""
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            loss, buffers = self.mean_loss(leaf, weights, buffers, *block)
+            (g,) = torch.autograd.grad(loss, leaf)
+        return g, buffers.detach()
 
-    @property
-    def recordings(self) -> int:
-        """How many shapes have been recorded."""
-        return len(self._known)
+    def single(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Any, Tensor]:
+        """The gradient of one client on a block (B, …): a tensor, or a deferred `Vector`."""
+        if self.form.channels_last:
+            block = (block[0].to(memory_format=torch.channels_last), *block[1:])
+        arguments, late = (x, None, buffers, *block), bool(self.form.deferred)
+        how = {"segmented": late, "products": self.form.deferred == "products"} if late else {}
+        run = self._run(self._by_parameter, arguments, len(block[0]), **how)
+        parts, buffers = run(*arguments)
+        if not late:
+            return torch.cat([g.reshape(-1) for g in parts]), buffers
+        if run == self._by_parameter:
+            return self.space.vector(joined(parts)), buffers
+        return self.space.vector([Product(*g) if isinstance(g, tuple) else g for g in parts]), buffers
 
-    def together(self) -> None:
-        """Compute products from now on."""
-        self.apart = False
+    def _by_parameter(
+        self, x: Tensor, weights: None, buffers: Tensor, *block: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """The gradient by parameter, so that its parts need not be put together."""
+        point = x.detach().to(torch.bfloat16) if self.form.half else x.detach()
+        views = self.task.layout.views(point)
+        leaves = {n: v.detach().requires_grad_() for n, v in views.items()}
+        with torch.enable_grad():
+            losses, buffers = self.task.losses(leaves, block, buffers, self.form.half)
+            found = torch.autograd.grad(losses.mean(), list(leaves.values()))
+        return [g.to(x.dtype) for g in found], buffers.detach()
 
-    def __call__(
-        self, task: Gradients, x: Tensor, block: Block, buffers: Tensor, late: bool = False
-    ) -> tuple[list[Any], Tensor]:
-        """The gradients at x on a block (B, …), and the buffers after the pass. `task` has a model that
-        this thread alone uses. late: as parts of a `Vector`, which may be products that are not computed yet."""
-        late = late and self.apart
-        key = (late, *(t.shape for t in block))
-        run = self._known.get(key)
-        if run is None:
-            run = task.parts_of_gradient
-            # a recording patches torch for a moment: not while other threads compute
-            if task.recordable and task.model is self.task.model:
-                self._seen[key] += 1
-                if self._seen[key] >= task.record_after:
-                    run = self._known[key] = traced(run, (x, None, buffers, *block), products=late)
-        parts, buffers = run(x, None, buffers, *block)
-        if late and key in self._known:
-            return [Product(*g) if isinstance(g, tuple) else g for g in parts], buffers
-        return merged(parts) if late else parts, buffers
-
-
-def by_hand(task: Gradients) -> Callable[..., Tensor] | None:
-    """The task's model for a matrix of clients, if its layers are known."""
-    from fairlead.gradients.stacked import batched  # its kernels are only loaded where they are used
-
-    return batched(task.model)
+    def full_single(
+        self, client: int, x: Tensor, buffers: Tensor, limit: int
+    ) -> tuple[Any, Tensor]:
+        """The full local gradient of one client, block by block, and the buffers after it."""
+        task, n = self.task, int(self.task.sizes[client])
+        owner = torch.tensor([client], device=task.store)
+        total: Any = 0.0
+        for index in torch.arange(n, device=task.store).split(n if task.mixes_samples else limit):
+            block = tuple(t[0] for t in task.samples(owner, index[None]))
+            g, buffers = self.single(x, block, buffers)
+            g = g if len(index) == n else len(index) / n * g
+            total = g if len(index) == n else total + g
+        return task.regularised(total, x), buffers
 
 
-def forms_of(task: Gradients, half: bool) -> list[Form]:
-    """The forms that can compute a task's gradients on its device, not compiled."""
-    has_own = any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules())
-    found = [Form("vmap", half)]
-    if has_own and task.recordable and by_hand(task) is not None:
-        found.append(Form("batched", half))
-    if has_own and task.device.type == "cuda":
-        found.append(Form("each", half))
+def ways(task: Task) -> list[Form]:
+    """The ways that can compute the gradients of many clients of a task on its device."""
+    found = [Form("vmap")]
+    if any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules()):
+        if task.capturable and stacked_model(task.model) is not None:
+            found.append(Form("stacked"))
+        if task.device.type == "cuda":
+            found.append(Form("streams"))
     return found

@@ -18,14 +18,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, Replies, State, Step
+from fairlead.core.method import Algorithm, Broadcast, Client, Cohort, Lasting, Replies, Step
+from fairlead.core.records import Memory, State
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate
 
 
 class Centred(State):
-    """The inner method's state, the centre, the result before it, and how many rounds ago and with
-    how large a first move the centre was left."""
+    """The inner method's state, the centre, the result before it, how many rounds ago and with how
+    large a first move the centre was left, and how often it has moved."""
 
     x: Tensor
     inner: State
@@ -33,6 +34,7 @@ class Centred(State):
     before: Tensor
     age: Tensor
     first: Tensor
+    version: Tensor
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Catalyst(Algorithm[Centred, Memory]):
             )
         if self.theta < 0 or self.inner_rounds < 1 or not 0 <= self.decrease < 1:
             raise FairleadError(
-                "theta is zero or positive, inner_rounds at least 1, and decrease from 0 up to 1"
+                "theta must be at least 0, inner_rounds at least 1, and decrease in [0, 1)"
             )
 
     @property
@@ -67,6 +69,17 @@ class Catalyst(Algorithm[Centred, Memory]):
     def with_lr(self, lr: Rate) -> Self:
         return replace(self, method=self.method.with_lr(lr))
 
+    def to(self, device: torch.device) -> Self:
+        return replace(self, method=self.method.to(device))
+
+    def program(self, name: str) -> Callable[..., Any]:
+        inner = self.method.program(name)
+
+        def held(client: Client[Any], centre: Tensor, **down: Any) -> Any:
+            return inner(_HeldClient(client, self.theta, centre), **down)
+
+        return held
+
     def communications(self) -> int:
         return self.method.communications()
 
@@ -74,43 +87,43 @@ class Catalyst(Algorithm[Centred, Memory]):
         return self.method.rates()
 
     def init(self, x: Tensor) -> Centred:
-        none = x.new_zeros(())
-        return Centred(x=x, inner=self.method.init(x), centre=x, before=x, age=none, first=none)
+        zero = x.new_zeros(())
+        inner = self.method.init(x)
+        return Centred(
+            x=x, inner=inner, centre=x, before=x, age=zero, first=zero, version=zero
+        )
 
     def memory(self, x: Tensor) -> Memory | None:
         return self.method.memory(x)
 
     def start(self, s: Centred, everyone: Cohort) -> Centred:
-        inner = self.method.start(s.inner, _Held(everyone, self.theta, s.centre))
+        inner = self.method.start(s.inner, _Held(everyone, s))
         return replace(s, x=inner.x, inner=inner)
 
     def round(self, s: Centred, cohort: Cohort) -> Centred:
-        inner = self.method.round(s.inner, _Held(cohort, self.theta, s.centre))
+        inner = self.method.round(s.inner, _Held(cohort, s))
         z, age, move = inner.x, s.age + 1, (inner.x - s.x).norm()
         first = torch.where(age == 1, move, s.first)
         on = (age >= self.inner_rounds) | ((age > 1) & (move < self.decrease * first))
         centre = torch.where(on, z + self.extrapolation * (z - s.before), s.centre)
         return Centred(
             x=z, inner=inner, centre=centre, before=torch.where(on, z, s.before),
-            age=torch.where(on, 0, age), first=first,
+            age=torch.where(on, 0, age), first=first, version=s.version + on,
         )  # fmt: skip
 
 
 class _Held(Cohort):
-    """A cohort whose clients feel the pull towards the centre."""
+    """A cohort whose clients also receive the centre, whenever it has moved."""
 
-    def __init__(self, cohort: Cohort, theta: float, centre: Tensor) -> None:
-        self.cohort, self.theta, self.centre = cohort, theta, centre
-        self.first, self.share, self.rate = cohort.first, cohort.share, cohort.rate
+    def __init__(self, cohort: Cohort, s: Centred) -> None:
+        self.cohort, self.centre = cohort, Lasting(s.centre, s.version)
+        self.first, self.rate, self.noise = cohort.first, cohort.rate, cohort.noise
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.cohort, name)  # the round's number, only where someone asks for it
+        return getattr(self.cohort, name)  # the round's number, only where it is read
 
-    def run(self, program: Callable[..., Any], **broadcast: Tensor) -> Replies[Any]:
-        def held(client: Client[Any], centre: Tensor, **down: Tensor) -> Any:
-            return program(_HeldClient(client, self.theta, centre), **down)
-
-        return self.cohort.run(held, centre=self.centre, **broadcast)
+    def run(self, program: Callable[..., Any], **broadcast: Broadcast) -> Replies[Any]:
+        return self.cohort.run(program, **broadcast, centre=self.centre)
 
 
 class _HeldClient(Client[Any]):
@@ -135,6 +148,9 @@ class _HeldClient(Client[Any]):
     def encode(self, upload: Any, by: Any) -> Any:
         return self.client.encode(upload, by)
 
+    def noise(self, like: Tensor) -> Tensor:
+        return self.client.noise(like)
+
 
 class _HeldStep(Step):
     def __init__(self, step: Step, client: _HeldClient) -> None:
@@ -142,3 +158,6 @@ class _HeldStep(Step):
 
     def grad(self, y: Tensor) -> Tensor:
         return self.client.pulled(self.step.grad(y), y)
+
+    def at(self, y: Tensor) -> Tensor:
+        return self.step.at(y)

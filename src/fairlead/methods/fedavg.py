@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Step, Upload
+from fairlead.core.method import Algorithm, Client, Cohort, Step
+from fairlead.core.records import Memory, State, Upload
 from fairlead.methods.server import ServerStep, Slots
 from fairlead.compress import QSGD, Compressor
 from fairlead.errors import FairleadError
@@ -51,7 +52,7 @@ class FedAvg(ServerStep, Algorithm[Server, Memory]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise FairleadError(f"momentum is {self.momentum}: it lies from 0 up to, not at, 1")
+            raise FairleadError(f"momentum is {self.momentum}: must be in [0, 1)")
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, slots={})
@@ -66,7 +67,7 @@ class FedAvg(ServerStep, Algorithm[Server, Memory]):
         for step in client.steps(self.lr):
             g = self.direction(step, y, x)
             buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
-            y = y - step.lr * buffer
+            y = step.at(y - step.lr * buffer)
         return client.encode(Drift(dy=y - x), self.compressor)
 
     def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ class FedProx(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mu < 0:
-            raise FairleadError(f"mu is {self.mu}: the proximal weight is zero or positive")
+            raise FairleadError(f"mu is {self.mu}: must be at least 0")
 
     def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
         return step.grad(y) + self.mu * (y - x)

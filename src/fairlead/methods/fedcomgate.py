@@ -18,7 +18,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, positive
 from fairlead.schedules import Rate
@@ -43,12 +44,12 @@ class Mean(Upload):
     d: Tensor
     moved: Tensor
 
-    def walked(self) -> Tensor:
+    def drift(self) -> Tensor:
         return self.d * self.moved
 
 
 class Nothing(Upload):
-    """The answer to news."""
+    """An acknowledgement."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class FedCOMGATE(Algorithm[Server, Kept]):
     def local(self, client: Client[Kept], w: Tensor) -> tuple[Mean, Kept]:
         y, delta = w, client.memory.delta
         for step in client.steps(self.lr):
-            y = y - step.lr * (step.grad(y) - delta)
+            y = step.at(y - step.lr * (step.grad(y) - delta))
         mean = Mean(d=(w - y) / client.moved, moved=client.moved)
         sent = client.encode(mean, self.compressor)
         return sent, Kept(delta=delta, sent=sent.d)

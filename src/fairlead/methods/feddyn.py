@@ -13,7 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.errors import positive
 from fairlead.schedules import Rate
@@ -61,13 +62,14 @@ class FedDyn(Algorithm[Server, Kept]):
         return Kept(g=torch.zeros_like(x))
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        dy = cohort.run(self.local, x=s.x).mean.dy
-        h = s.h - self.alpha * cohort.share * dy
+        up = cohort.run(self.local, x=s.x)
+        dy = up.mean.dy
+        h = s.h - self.alpha * up.share * dy
         return Server(x=s.x + dy - h / self.alpha, h=h)
 
     def local(self, client: Client[Kept], x: Tensor) -> tuple[Drift, Kept]:
         y, g_i = x, client.memory.g
         for step in client.steps(self.lr):
-            y = y - step.lr * (step.grad(y) - g_i + self.alpha * (y - x))
+            y = step.at(y - step.lr * (step.grad(y) - g_i + self.alpha * (y - x)))
         sent = client.encode(Drift(dy=y - x), self.compressor)
         return sent, Kept(g=g_i - self.alpha * sent.dy)  # what the server heard: h stays their mean

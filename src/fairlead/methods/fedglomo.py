@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate
@@ -32,14 +32,14 @@ class Steps(Upload):
 
     a: Tensor
 
-    def walked(self) -> Tensor | None:
+    def drift(self) -> Tensor | None:
         return self.a
 
 
 class Mixed(Steps):
     """A client's step a with its step at the last point mixed in."""
 
-    def walked(self) -> None:
+    def drift(self) -> None:
         return None
 
 
@@ -49,7 +49,7 @@ class Pair(Upload):
     a: Tensor
     difference: Tensor
 
-    def walked(self) -> Tensor:
+    def drift(self) -> Tensor:
         return self.a
 
 
@@ -94,6 +94,7 @@ class FedLOMO(Algorithm[Server, Memory]):
                     kept = v[path] - step.grad(before[path])
                     v[path] = step.grad(at) + self.damping * kept  # line 6
             before, w = w, [at - step.lr * d for at, d in zip(w, v, strict=True)]  # line 8
+            step.at(w[0])
         return w
 
 
@@ -132,7 +133,7 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     def __post_init__(self) -> None:
         _check_batch(self.first_batch)
         if not 0 <= self.beta <= 1:
-            raise FairleadError(f"beta is {self.beta}: it lies between 0 and 1")
+            raise FairleadError(f"beta is {self.beta}: must be in [0, 1]")
         if self.compressor is not None and not self.compressor.unbiased:
             raise FairleadError(
                 f"FedGLOMO needs an unbiased compressor, and {self.compressor} is not: use QSGD or RandK"
@@ -144,8 +145,8 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     def round(self, s: GlobalServer, cohort: Cohort) -> GlobalServer:
         beta = 1.0 if cohort.first else self.beta  # line 8 is line 10 with β = 1
         if self.compressor is None:
-            run = partial(self.combined, beta=beta)
-            u = (1 - beta) * s.u + cohort.run(run, w=s.x, last=s.last).mean.a
+            up = cohort.run(self.combined, w=s.x, last=s.last, beta=beta).mean
+            u = (1 - beta) * s.u + up.a
         else:
             up = cohort.run(self.pair, w=s.x, last=s.last).mean
             u = beta * up.a + (1 - beta) * (s.u + up.difference)  # line 10

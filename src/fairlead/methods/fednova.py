@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.schedules import Rate
 
@@ -29,7 +30,7 @@ class Normalized(Upload):
     d: Tensor
     moved: Tensor
 
-    def walked(self) -> Tensor:
+    def drift(self) -> Tensor:
         return self.d * self.moved
 
 
@@ -56,6 +57,6 @@ class FedNova(Algorithm[Server, Memory]):
     def local(self, client: Client[Any], x: Tensor) -> Normalized:
         y = x
         for step in client.steps(self.lr):
-            y = y - step.lr * step.grad(y)
+            y = step.at(y - step.lr * step.grad(y))
         sent = Normalized(d=(x - y) / client.moved, moved=client.moved)
         return client.encode(sent, self.compressor)

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State
 from fairlead.methods.fedavg import Drift
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, positive
@@ -51,7 +52,7 @@ class FedOpt(Algorithm[Server, Memory]):
         positive("tau", self.tau)
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise FairleadError(
-                f"beta1 is {self.beta1} and beta2 {self.beta2}: they lie from 0 up to, not at, 1"
+                f"beta1 is {self.beta1} and beta2 {self.beta2}: both must be in [0, 1)"
             )
 
     @abstractmethod
@@ -71,7 +72,7 @@ class FedOpt(Algorithm[Server, Memory]):
     def local(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
-            y = y - step.lr * step.grad(y)
+            y = step.at(y - step.lr * step.grad(y))
         return client.encode(Drift(dy=y - x), self.compressor)
 
 

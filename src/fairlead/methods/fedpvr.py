@@ -13,10 +13,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.methods.server import ServerStep, Slots
 from fairlead.compress import Compressor
-from fairlead.task.domain import Simplex
+from fairlead.core.domain import Simplex
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import Rate
 
@@ -60,38 +61,38 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise FairleadError(f"momentum is {self.momentum}: it lies from 0 up to, not at, 1")
+            raise FairleadError(f"momentum is {self.momentum}: must be in [0, 1)")
 
     def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
         return replace(super().bind(layers, domain), part=_part(self.layers, layers))
 
     def init(self, x: Tensor) -> Server:
-        return Server(x=x, c=torch.zeros_like(x[self._at(x)]), slots={})
+        return Server(x=x, c=torch.zeros_like(x[self._at()]), slots={})
 
     def memory(self, x: Tensor) -> Kept:
-        return Kept(c=torch.zeros_like(x[self._at(x)]))
+        return Kept(c=torch.zeros_like(x[self._at()]))
 
-    def _at(self, x: Tensor) -> slice | Tensor:
-        """The part's coordinates, where x lies."""
+    def _at(self) -> slice | Tensor:
+        """The coordinates of the part."""
         if self.part is None:
             raise FairleadError(
                 "FedPVR does not know the model's layers yet: call bind(task.layers)"
             )
-        return self.part if isinstance(self.part, slice) else _placed(self.part, x.device)
+        return self.part
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        up = cohort.run(self.local, x=s.x, c=s.c).mean
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # line 14, right for any η_g
-        return Server(x=x, c=s.c + cohort.share * up.dc, slots=slots)  # line 15
+        up = cohort.run(self.local, x=s.x, c=s.c)
+        x, slots = self.advance(s.x, up.mean.dy, s.slots, cohort)  # line 14, right for any η_g
+        return Server(x=x, c=s.c + up.share * up.mean.dc, slots=slots)  # line 15
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
-        y, c_i, at, buffer = x, client.memory.c, self._at(x), None
+        y, c_i, at, buffer = x, client.memory.c, self._at(), None
         for step in client.steps(self.lr):
             g = step.grad(y)
             buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
             d = buffer.clone()  # line 8: elsewhere SGD
             d[..., at] = g[..., at] - c_i + c  # line 9: on the part, SCAFFOLD
-            y = y - step.lr * d
+            y = step.at(y - step.lr * d)
         c_new = c_i - c + (x[..., at] - y[..., at]) / client.moved  # line 11
         sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 12
         return sent, Kept(c=c_new if self.compressor is None else c_i + sent.dc)
@@ -130,18 +131,3 @@ def _part(chosen: int | Sequence[str] | Tensor, layers: Mapping[str, slice]) -> 
         return slice(d, d)
     first, last = int(index[0]), int(index[-1]) + 1
     return slice(first, last) if last - first == len(index) else index
-
-
-_PLACED: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
-
-
-def _placed(part: Tensor, device: torch.device) -> Tensor:
-    """Coordinates on a device, brought there once."""
-    if part.device == device:
-        return part
-    key = id(part), device
-    if key not in _PLACED:
-        if len(_PLACED) > 64:
-            _PLACED.clear()
-        _PLACED[key] = part, part.to(device)
-    return _PLACED[key][1]

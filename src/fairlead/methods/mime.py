@@ -7,20 +7,21 @@ SGDm: y ← y − η((1 − β)g + βs), then s ← (1 − β)c + βs. MVR is re
 mean of ∇f_i(x₋) at the last model over the same cohort, s ← a·c + (1 − a)(s + c − c₋) at the start of
 the round (a = 1 in the first), and y ← y − η(g_i(y) − g_i(x) + s) with both gradients on one batch.
 MimeLite leaves the correction g_i(y) − g_i(x) + c out and takes g_i(y); with MVR its direction is
-a·g_i(y) + (1 − a)(s + g_i(y) − g_i(x)) with the s of the last round.
+a·g_i(y) + (1 − a)(s + g_i(y) − g_i(x)) with the s of the last round. All it needs is known before the
+round, so its clients send gradients and step in one exchange.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import Rate
@@ -34,17 +35,17 @@ class Server(State):
     s: Tensor
 
 
-class Gradients(Upload):
-    """Full gradients at the model and, for MVR, at the last one."""
-
-    c: Tensor
-    last: Tensor
-
-
 class Gradient(Upload):
     """The full gradient at the model."""
 
     c: Tensor
+
+
+class Gradients(Upload):
+    """Full gradients at the model and at the last one, for MVR."""
+
+    c: Tensor
+    last: Tensor
 
 
 class Drift(Upload):
@@ -53,9 +54,24 @@ class Drift(Upload):
     dy: Tensor
 
 
+class Lite(Upload):
+    """The full gradient at the model, and how far the client moved."""
+
+    c: Tensor
+    dy: Tensor
+
+
+class LiteMVR(Upload):
+    """The same with the full gradient at the last model."""
+
+    c: Tensor
+    last: Tensor
+    dy: Tensor
+
+
 @dataclass(frozen=True)
 class Mime(Algorithm[Server, Memory]):
-    """Local steps that mimic centralized momentum SGD: two exchanges a round.
+    """Local steps that mimic centralized momentum SGD: two exchanges per round.
 
     optimizer: "sgdm" with `beta`, or "mvr" with the rate `a`.
     """
@@ -70,30 +86,34 @@ class Mime(Algorithm[Server, Memory]):
     beta: float = 0.9
     a: float = 0.1
     compressor: Compressor | None = None
-    lite: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.optimizer not in ("sgdm", "mvr"):
             raise unknown("optimizer", str(self.optimizer), ["sgdm", "mvr"])
         if not 0 <= self.beta < 1 or not 0 < self.a <= 1:
             raise FairleadError(
-                f"beta is {self.beta} and a is {self.a}: take 0 ≤ beta < 1 and 0 < a ≤ 1"
+                f"beta is {self.beta} and a is {self.a}: beta must be in [0, 1) and a in (0, 1]"
             )
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, last=x, s=torch.zeros_like(x))
 
-    def round(self, s: Server, cohort: Cohort) -> Server:
-        a = 1.0 if cohort.first else self.a
+    def next_momentum(self, s: Server, up: Any, cohort: Cohort) -> Tensor:
+        """The next s, from the mean gradients of the round."""
         if self.optimizer == "sgdm":
-            c = cohort.run(self.gradient, x=s.x).mean.c
-            new = (1 - self.beta) * c + self.beta * s.s
-            down = {"s": s.s} if self.lite else {"s": s.s, "c": c}
+            return (1 - self.beta) * up.c + self.beta * s.s
+        a = 1.0 if cohort.first else self.a
+        return a * up.c + (1 - a) * (s.s + up.c - up.last)
+
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        if self.optimizer == "sgdm":
+            up = cohort.run(self.gradient, x=s.x).mean
+            new = self.next_momentum(s, up, cohort)
+            dy = cohort.run(self.local, x=s.x, s=s.s, c=up.c).mean.dy
         else:
             up = cohort.run(self.gradients, x=s.x, last=s.last).mean
-            new = a * up.c + (1 - a) * (s.s + up.c - up.last)
-            down = {"s": s.s if self.lite else new}
-        dy = cohort.run(partial(self.local, a=a), x=s.x, **down).mean.dy
+            new = self.next_momentum(s, up, cohort)
+            dy = cohort.run(self.local_mvr, x=s.x, s=new).mean.dy
         return Server(x=s.x + dy, last=s.x, s=new)
 
     def gradient(self, client: Client[Any], x: Tensor) -> Gradient:
@@ -103,24 +123,43 @@ class Mime(Algorithm[Server, Memory]):
         sent = Gradients(c=client.grad(x), last=client.grad(last))
         return client.encode(sent, self.compressor)
 
-    def local(
-        self, client: Client[Any], x: Tensor, s: Tensor, a: float, c: Tensor | None = None
-    ) -> Drift:
+    def local(self, client: Client[Any], x: Tensor, s: Tensor, c: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
-            g = step.grad(y)
-            if self.optimizer == "mvr":
-                at_x = step.grad(x)
-                d = a * g + (1 - a) * (s + g - at_x) if self.lite else g - at_x + s
-            else:
-                g = g if c is None else g - step.grad(x) + c
-                d = (1 - self.beta) * g + self.beta * s
-            y = y - step.lr * d
+            g = step.grad(y) - step.grad(x) + c
+            y = step.at(y - step.lr * ((1 - self.beta) * g + self.beta * s))
+        return client.encode(Drift(dy=y - x), self.compressor)
+
+    def local_mvr(self, client: Client[Any], x: Tensor, s: Tensor) -> Drift:
+        y = x
+        for step in client.steps(self.lr):
+            y = step.at(y - step.lr * (step.grad(y) - step.grad(x) + s))
         return client.encode(Drift(dy=y - x), self.compressor)
 
 
 @dataclass(frozen=True)
 class MimeLite(Mime):
-    """Mime without the correction of local gradients."""
+    """Mime without the correction of local gradients, so that one exchange per round is enough."""
 
-    lite: ClassVar[bool] = True
+    def round(self, s: Server, cohort: Cohort) -> Server:
+        if self.optimizer == "sgdm":
+            up = cohort.run(self.lite, x=s.x, s=s.s).mean
+        else:
+            a = 1.0 if cohort.first else self.a
+            up = cohort.run(self.lite_mvr, x=s.x, last=s.last, s=s.s, a=a).mean
+        return Server(x=s.x + up.dy, last=s.x, s=self.next_momentum(s, up, cohort))
+
+    def lite(self, client: Client[Any], x: Tensor, s: Tensor) -> Lite:
+        c, y = client.grad(x), x
+        for step in client.steps(self.lr):
+            y = step.at(y - step.lr * ((1 - self.beta) * step.grad(y) + self.beta * s))
+        return client.encode(Lite(c=c, dy=y - x), self.compressor)
+
+    def lite_mvr(
+        self, client: Client[Any], x: Tensor, last: Tensor, s: Tensor, a: float
+    ) -> LiteMVR:
+        c, before, y = client.grad(x), client.grad(last), x
+        for step in client.steps(self.lr):
+            g = step.grad(y)
+            y = step.at(y - step.lr * (a * g + (1 - a) * (s + g - step.grad(x))))
+        return client.encode(LiteMVR(c=c, last=before, dy=y - x), self.compressor)

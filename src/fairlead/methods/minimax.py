@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Self, get_args
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.methods.fedavg import Drift, FedAvg
-from fairlead.task.domain import Geometry, Simplex
+from fairlead.core.domain import Geometry, Simplex
 from fairlead.errors import FairleadError, positive, unknown
 from fairlead.schedules import Rate
 
@@ -117,7 +118,7 @@ class ExtraStep(FedAvg):
         y = x
         for step in client.steps(self.lr):
             half = y - step.lr * step.grad(y)
-            y = y - step.lr * step.grad(half)
+            y = step.at(y - step.lr * step.grad(half))
         return client.encode(Drift(dy=y - x), self.compressor)
 
 
@@ -144,5 +145,5 @@ class ScaffoldS(Algorithm[Server, Memory]):
     def local(self, client: Client[Any], z: Tensor, g: Tensor) -> Drift:
         y = z
         for step in client.steps(self.lr):
-            y = y - step.lr * (step.grad(y) - step.grad(z) + g)
+            y = step.at(y - step.lr * (step.grad(y) - step.grad(z) + g))
         return Drift(dy=y - z)

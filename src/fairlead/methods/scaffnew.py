@@ -17,7 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate
 
@@ -43,7 +44,7 @@ class Drift(Upload):
 
 
 class Nothing(Upload):
-    """The answer to news."""
+    """An acknowledgement."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Scaffnew(Algorithm[Server, Kept]):
 
     def __post_init__(self) -> None:
         if self.p is not None and not 0 < self.p <= 1:
-            raise FairleadError(f"p is {self.p}: a probability above 0 and at most 1")
+            raise FairleadError(f"p is {self.p}: must be in (0, 1]")
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x)
@@ -80,7 +81,7 @@ class Scaffnew(Algorithm[Server, Kept]):
         y, h, gamma = x, client.memory.h, None
         for step in client.steps(self.lr):
             gamma = step.lr if gamma is None else gamma
-            y = y - step.lr * (step.grad(y) - h)  # line 3
+            y = step.at(y - step.lr * (step.grad(y) - h))  # line 3
         t = client.moved if self.p is None or gamma is None else 0 * client.moved + gamma / self.p
         return Drift(dy=y - x, t=t), Kept(h=h, y=y)
 

@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.methods.server import ServerStep, Slots
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, unknown
@@ -95,15 +96,15 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
         return Start(c=c_i), Kept(c=c_i)
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        up = cohort.run(self.local, x=s.x, c=s.c).mean
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # lines 16-17
-        return Server(x=x, c=s.c + cohort.share * up.dc, slots=slots)
+        up = cohort.run(self.local, x=s.x, c=s.c)
+        x, slots = self.advance(s.x, up.mean.dy, s.slots, cohort)  # lines 16-17
+        return Server(x=x, c=s.c + up.share * up.mean.dc, slots=slots)
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
         y, c_i = x, client.memory.c
         correction = c - c_i  # the same in every step
         for step in client.steps(self.lr):
-            y = y - step.lr * (step.grad(y) + correction)  # line 10
+            y = step.at(y - step.lr * (step.grad(y) + correction))  # line 10
         if self.option == "I":
             c_new = client.grad(x)  # line 12 (i)
         else:

@@ -13,7 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate
@@ -57,7 +58,7 @@ class ScaffoldM(Algorithm[Server, Kept]):
 
     def __post_init__(self) -> None:
         if not 0 < self.beta <= 1:
-            raise FairleadError(f"beta is {self.beta}: it lies above 0 and at most at 1")
+            raise FairleadError(f"beta is {self.beta}: must be in (0, 1]")
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, c=torch.zeros_like(x), m=torch.zeros_like(x))
@@ -66,14 +67,15 @@ class ScaffoldM(Algorithm[Server, Kept]):
         return Kept(c=torch.zeros_like(x))
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        up = cohort.run(self.local, x=s.x, c=s.c, m=s.m).mean
+        replies = cohort.run(self.local, x=s.x, c=s.c, m=s.m)
+        up = replies.mean
         x = s.x + cohort.rate(self.server_lr) * up.dy
-        return Server(x=x, c=s.c + cohort.share * up.dc, m=-up.dy / up.moved)
+        return Server(x=x, c=s.c + replies.share * up.dc, m=-up.dy / up.moved)
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor, m: Tensor) -> tuple[Deltas, Kept]:
         y, c_i, b = x, client.memory.c, self.beta
         for step in client.steps(self.lr):
-            y = y - step.lr * (b * (step.grad(y) - c_i + c) + (1 - b) * m)
+            y = step.at(y - step.lr * (b * (step.grad(y) - c_i + c) + (1 - b) * m))
         c_new = c_i - c + ((x - y) / client.moved - (1 - b) * m) / b  # the mean gradient
         sent = Deltas(dy=y - x, dc=c_new - c_i, moved=client.moved)
         sent = client.encode(sent, self.compressor)

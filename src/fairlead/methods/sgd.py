@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
+from fairlead.core.method import Algorithm, Client, Cohort
+from fairlead.core.records import Memory, State, Upload
 from fairlead.compress import Compressor
 from fairlead.schedules import Rate
 

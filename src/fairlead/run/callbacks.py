@@ -1,17 +1,59 @@
-"""Being told about a run while it goes on."""
+"""Following a run while it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from fairlead.run.history import History
-    from fairlead.run.train import Run
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fairlead.core.records import State
+from fairlead.engine.session import Session
+from fairlead.run.history import History
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """A run after one of its rounds, to look at."""
+
+    round: int
+    """Rounds finished."""
+    state: State
+    """The server's state."""
+    session: Session = field(repr=False)
+
+    @property
+    def x(self) -> Tensor:
+        """The model."""
+        return self.state.x
+
+    @property
+    def buffers(self) -> Tensor:
+        """The model's buffers."""
+        return self.session.buffers
+
+    def client_states(self, clients: ArrayLike | None = None) -> Any:
+        """What some clients keep, or all of them: a record with one row per client; None where the method
+        keeps nothing. Reading changes nothing; of several processes each sees its own clients' states."""
+        return client_states(self.session, clients)
+
+    @property
+    def clients(self) -> NDArray[np.int64]:
+        """The clients that have kept something so far."""
+        return self.session.states.touched
+
+
+def client_states(session: Session, clients: ArrayLike | None) -> Any:
+    """What some clients of a session keep, or all of them."""
+    everyone = np.arange(session.task.clients)
+    return session.states.read(everyone if clients is None else np.asarray(clients, np.int64))
 
 
 class Callback:
-    """Override what is of use and give it to `train(callbacks=[…])`.
+    """Override what you need and give it to `train(callbacks=[…])`.
 
     >>> import fairlead as fl
     >>> class Patience(fl.Callback):
@@ -26,13 +68,16 @@ class Callback:
     """
 
     def begin(self, about: Mapping[str, Any], history: History) -> None:
-        """Before the first round, with what the run is (as JSON takes it) and, where it goes on
+        """Before the first round, with what the run is (as JSON) and, where it goes on
         from an earlier one, the rows recorded so far."""
 
     def row(self, row: Mapping[str, float]) -> bool | None:
         """After every evaluation; True ends the run."""
 
-    def end(self, run: Run) -> None:
+    def round(self, view: RoundView) -> bool | None:
+        """After every round, with the server's state and the clients'; True ends the run."""
+
+    def end(self, run: Any) -> None:
         """After the last round, also where the run diverged or was interrupted."""
 
     def failed(self, error: BaseException) -> None:

@@ -23,16 +23,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fairlead.core.method import State
-from fairlead.engine.accounting import Exchange, Ledger
+from fairlead.core.records import State
+from fairlead.engine.accounting import Counters, Exchange, Ledger
 from fairlead.engine.processes.ranks import Ranks
-from fairlead.engine.simulate import Session
+from fairlead.engine.session import Execution, Session
 from fairlead.errors import FairleadError
 from fairlead.run.history import History
 from fairlead.run.tensorfile import Pieces, digest, write
 
 Tensors = dict[str, Tensor | Pieces]
-FORMAT = "1"
+FORMAT = "2"
 ROWS = ("store/", "residuals/")
 
 
@@ -80,12 +80,12 @@ class Saved:
     def restore_rows(self, session: Session) -> None:
         """Put the clients' rows of this file back, those that are this process's."""
         rows = self.part("store")
-        if session.store is not None and rows:
-            session.load_rows(session.store, rows)
+        if session.states.store is not None and rows:
+            session.group.load_rows(session.states.store, rows)
         for name in sorted({key.split("/")[0] for key in self.part("residuals")}):
             left = self.part(f"residuals/{name}")
             if "v" in left:
-                session.load_rows(session.residuals.of(name, left["v"]), left)
+                session.group.load_rows(session.residuals.of(name, left["v"]), left)
 
     def history(self) -> History:
         """The rows recorded so far."""
@@ -101,14 +101,14 @@ class Saved:
     def restore(self, state: State, session: Session) -> State:
         """Put everything back into a fresh session; returns the server's state."""
         place = session.task.device
-        session.place(self.part("places"))
+        session.group.restore(self.part("places"))
         for shard in [self, *(_read(path) for path in self.shards)]:
             shard.restore_rows(session)
         session.buffers = self.tensors["buffers"].to(place)
-        for name, value in self.meta["counters"].items():
-            setattr(session.counters, name, value)
-        session.ledger = _ledger(self.part("ledger"), self.meta["nominal"])
-        session.take(self.meta["engine"])
+        session.versions.load(self.part("versions"))
+        ledger = _ledger(self.part("ledger"), self.meta["nominal"])
+        session.accounts.restored(Counters(**self.meta["counters"]), ledger)
+        session.use(Execution.read(self.meta["engine"]))
         return state.filled(_placed(self.part("state"), place))
 
 
@@ -248,7 +248,7 @@ def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[s
     for path in reversed(found):
         try:
             saved = read(path)
-            _same(path, saved.meta["config"], config)
+            check_same(path.name, saved.meta["config"], config)
             return saved, wrong
         except FairleadError as error:
             wrong.append(str(error))
@@ -301,21 +301,27 @@ def _collected(
     table = [[row.get(name, 0.0) for name in columns] for row in history.rows]
     given = [[name in row for name in columns] for row in history.rows]
     tensors: Tensors = {f"state/{name}": t for name, t in state.tensors().items()}
-    if session.store is not None:
-        tensors |= {f"store/{name}": t for name, t in session.store.pieces().items()}
+    if session.states.store is not None:
+        tensors |= {f"store/{name}": t for name, t in session.states.store.pieces().items()}
     for field, left in session.residuals.stores.items():
         tensors |= {f"residuals/{field}/{name}": t for name, t in left.pieces().items()}
-    tensors |= {f"ledger/{name}": t for name, t in _ledger_tensors(session.ledger).items()}
-    tensors |= {f"places/{name}": t for name, t in session.places().items()}
+    tensors |= {f"ledger/{name}": t for name, t in _ledger_tensors(session.accounts.ledger).items()}
+    tensors |= {f"places/{name}": t for name, t in session.group.saved().items()}
+    tensors |= {f"versions/{name}": t for name, t in session.versions.export().items()}
     tensors["buffers"] = session.buffers
     tensors["history"] = torch.tensor(table, dtype=torch.float64)
     tensors["given"] = torch.tensor(given, dtype=torch.bool)
     meta = {
         "format": FORMAT, "round": round, "seconds": seconds, "columns": columns,
-        "counters": dataclasses.asdict(session.counters), "engine": session.how(),
-        "nominal": [e.nominal_up for e in session.ledger.exchanges],
+        "counters": dataclasses.asdict(session.accounts.counters), "engine": _execution(session),
+        "nominal": [e.nominal_up for e in session.accounts.ledger.exchanges],
     }  # fmt: skip
     return tensors, meta
+
+
+def _execution(session: Session) -> dict[str, Any]:
+    assert session.execution is not None
+    return session.execution.saved()
 
 
 def _ledger_tensors(ledger: Ledger) -> dict[str, Tensor]:
@@ -326,6 +332,7 @@ def _ledger_tensors(ledger: Ledger) -> dict[str, Tensor]:
         "count": np.array([len(e.clients) for e in entries], dtype=np.int64),
         "clients": np.concatenate([e.clients for e in entries] or [np.zeros(0, np.int64)]),
         "up": np.concatenate([e.up for e in entries] or [np.zeros(0, np.int64)]),
+        "extra": np.concatenate([e.all_down - e.down for e in entries] or [np.zeros(0, np.int64)]),
     }
     return {name: torch.from_numpy(values) for name, values in flat.items()}
 
@@ -337,7 +344,9 @@ def _ledger(tensors: dict[str, Tensor], nominal: list[float]) -> Ledger:
     for k, end in enumerate(ends):
         part = slice(end - flat["count"][k], end)
         clients, up = flat["clients"][part], flat["up"][part]
-        ledger.add(Exchange(int(flat["round"][k]), clients, int(flat["down"][k]), up, nominal[k]))
+        extra = flat["extra"][part]
+        down = int(flat["down"][k])
+        ledger.add(Exchange(int(flat["round"][k]), clients, down, up, nominal[k], extra))
     return ledger
 
 
@@ -358,10 +367,11 @@ def _settle(folder: Path) -> None:
         os.close(handle)
 
 
-def _same(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on from a run with other settings."""
     for name in now:
         if then.get(name) != now[name]:
             raise FairleadError(
-                f"{path.name} is of a run with other settings: {name} was {then.get(name)}, now it "
+                f"{what} is of a run with other settings: {name} was {then.get(name)}, now it "
                 f"is {now[name]}"
             )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from fairlead.core.method import Algorithm, State
+from fairlead.core.method import Algorithm
+from fairlead.run.checkpoint import check_same
 from fairlead.run.loop import Plan
 from fairlead.data.batches import Batches
 from fairlead.errors import FairleadError, unknown
 from fairlead.data.sampling import check_dropout
 from fairlead.schedules import check_rate
 from fairlead.task.task import Task
-
-if TYPE_CHECKING:
-    from fairlead.run.train import Run
 
 
 def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches) -> None:
@@ -44,23 +43,14 @@ def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches
     check_dropout(plan.dropout, plan.rounds)
 
 
-def check_resume(
-    run: Run, task: Task, algorithm: Algorithm[Any, Any], rounds: int, seed: int
-) -> None:
+def check_resume(run: Any, config: Mapping[str, Any], task: Task, plan: Plan) -> None:
     """Refuse to go on from a run of other settings."""
-    if run.stopped == "diverged" or run.rounds >= rounds:
+    if run.stopped == "diverged" or run.rounds >= plan.rounds:
         raise FairleadError(
             f"the run to resume diverged or has {run.rounds} rounds already: ask for more"
         )
-    fresh = algorithm.init(task.start(seed)[0])
-    same = (type(run.algorithm), run.session.seed, run.task.dim, run.task.clients)
-    asked = (type(algorithm), seed, task.dim, task.clients)
-    if same != asked or _fields(fresh) != _fields(run.state):
-        raise FairleadError(
-            "the run to resume has another method, seed or task: resume with its own"
-        )
-
-
-def _fields(state: State) -> set[str]:
-    """What a state is made of; an optimizer's slots come with its first step."""
-    return {name for name in state.tensors() if "slots/" not in name}
+    then = {name: value for name, value in run.config.items() if name != "task"}
+    now = {name: value for name, value in config.items() if name != "task"}
+    check_same("the run to resume", then, now)
+    if run.task is not task and run.task.fingerprint() != task.fingerprint():
+        raise FairleadError("the run to resume has another task: resume with its own")

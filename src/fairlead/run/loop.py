@@ -9,18 +9,22 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, State
-from fairlead.run.callbacks import Callback
+from fairlead.core.method import Algorithm
+from fairlead.core.records import State
+from fairlead.data.batches import Draw
+from fairlead.engine.exchange import RoundCohort, everyone, play
+from fairlead.engine.session import Session
+from fairlead.engine.simulate import Simulate
+from fairlead.engine.upcoming import Upcoming
+from fairlead.measure.base import Measure
+from fairlead.run.about import about
+from fairlead.run.callbacks import Callback, RoundView
 from fairlead.run.checkpoint import Keeper, newest
-from fairlead.describe import about
-from fairlead.engine.upcoming import Ahead
-from fairlead.engine.cohort import SimulatedCohort
-from fairlead.engine.simulate import Session
 from fairlead.errors import Diverged, FairleadError
 from fairlead.run.history import History
 from fairlead.task.losses import better_larger
@@ -28,9 +32,6 @@ from fairlead.run.progress import Progress
 from fairlead.data.sampling import Dropouts, Sampler
 from fairlead.run.interrupt import Stop
 from fairlead.task.task import Task
-
-if TYPE_CHECKING:
-    from fairlead.run.train import Run
 
 Ending: TypeAlias = Literal["rounds", "target", "diverged", "interrupted", "callback"]
 
@@ -46,11 +47,11 @@ class Plan:
     weighting: str | Sequence[float]
     eval_every: int
     objective: bool
-    drift: bool
+    measures: tuple[Measure, ...]
     target: Mapping[str, float] | None
 
 
-class Course:
+class Loop:
     """A run between its first and its last round."""
 
     def __init__(
@@ -58,6 +59,7 @@ class Course:
         task: Task,
         algorithm: Algorithm[Any, Any],
         plan: Plan,
+        engine: Simulate,
         session: Session,
         config: Mapping[str, Any],
         callbacks: Sequence[Callback],
@@ -66,8 +68,10 @@ class Course:
     ) -> None:
         self.task, self.algorithm, self.plan, self.session = task, algorithm, plan, session
         self.config, self.callbacks, self.keeper, self.bar = config, callbacks, keeper, bar
+        self.engine = engine
+        self._watched = [c for c in callbacks if type(c).round is not Callback.round]
         self.stop = Stop(listen=False)
-        self.ahead = Ahead(session, plan.sampler, plan.dropout, plan.rounds)
+        self.upcoming = Upcoming(session, plan.sampler, plan.dropout, plan.rounds)
         self.state: State = algorithm.init(task.start(plan.seed)[0])
         self.history = History()
         self.clock, self.done, self.resumed = 0.0, 0, False
@@ -90,7 +94,7 @@ class Course:
         if self.done >= self.plan.rounds:
             raise FairleadError(f"the run in {folder} has {self.done} rounds already: ask for more")
 
-    def follow(self, run: Run) -> None:
+    def follow(self, run: Any) -> None:
         """Go on from a run in memory."""
         self.session.continue_from(run.session)
         kept = [row for row in run.history.rows if row["round"] % self.plan.eval_every == 0]
@@ -101,7 +105,7 @@ class Course:
 
     @contextlib.contextmanager
     def going(self, stop: Stop) -> Iterator[None]:
-        """While rounds are run: nothing random leaks, and whatever happens is told."""
+        """While rounds are run: nothing random leaks, and callbacks learn of errors."""
         self.stop = stop
         device = self.task.device
         cards = [_card(device)] if device.type == "cuda" else []
@@ -115,21 +119,21 @@ class Course:
                 self.session.close()
 
     def fail(self, error: BaseException) -> None:
-        """Tell the callbacks that an error ended the run."""
+        """Inform the callbacks that an error ended the run."""
         for callback in self.callbacks:
             callback.failed(error)
 
     def begin(self) -> None:
         """Settle how to run, and look at the starting point."""
-        self.session.rounds = self.plan.rounds
-        self.session.prepare(self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients))
+        first = self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients)
+        self.engine.prepare(self.session, first, self.plan.rounds)
         after = self.done if self.resumed else -1
         known = {**about(self), "after": after} if self.callbacks else {}
         for callback in self.callbacks:
             callback.begin(known, self.history)
         if not self.resumed:
             begin = time.perf_counter()
-            self.state = self.algorithm.start(self.state, self.session.everyone())
+            self.state = self.algorithm.start(self.state, everyone(self.session))
             self.spend(begin)
             self.stopped = "callback" if self._record(0) else None
 
@@ -142,16 +146,17 @@ class Course:
             self.stopped = "rounds"
         return self.stopped is None
 
-    def cohort(self) -> SimulatedCohort | None:
-        """Those who answer in the coming round; None if nobody does, and nothing changes then."""
+    def cohort(self, draw: Draw | None = None) -> RoundCohort | None:
+        """The clients that answer in the coming round, with batches that may be known already; None if no
+        client does, and then nothing changes."""
         plan, k = self.plan, self.done
         # for dropout layers; all else is counted
         _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
-        sampled, ids = self.ahead.clients(k)
-        self.session.counters.lost += len(sampled) - len(ids)
-        self.session.measure_drift = plan.drift and self.looks
+        sampled, ids = self.upcoming.clients(k)
+        self.session.accounts.counters.lost += len(sampled) - len(ids)
+        self.session.measures = plan.measures if self.looks else ()
         self._before, self._answered = (self.state, self.session.buffers), len(ids)
-        return self.ahead.cohort(k)
+        return self.upcoming.cohort(k, draw)
 
     @property
     def looks(self) -> bool:
@@ -168,10 +173,10 @@ class Course:
         """One round."""
         begin = time.perf_counter()
         clients = self.cohort()
-        self.ahead.expect(self.done + 1)
+        self.upcoming.expect(self.done + 1)
         if clients is not None:
-            self.state = self.session.play(self.algorithm, self.state, clients)
-            self.session.counters.steps += clients.longest
+            self.state = play(self.session, self.state, clients)
+            self.session.accounts.counters.steps += clients.longest
         self.spend(begin, wait=self.looks)
         self.after()
 
@@ -190,9 +195,13 @@ class Course:
             (self.state, self.session.buffers), self.stopped = self._before, "diverged"
             return
         self.bar.update(self.done, row)
+        if look:
+            self.session.group.check_alike(self.state.x)
+        for callback in self._watched:
+            asked = bool(callback.round(RoundView(self.done, self.state, self.session))) or asked
         keeper = self.keeper
         due = keeper is not None and keeper.due(self.done)
-        asked, stop, due = self.session.agree(asked, self.stop.asked, due)
+        asked, stop, due = self.session.group.agree(asked, self.stop.asked, due)
         if asked:
             self.stopped = "callback"
         elif stop:
@@ -204,7 +213,7 @@ class Course:
     def _record(self, clients: int, found: Mapping[str, float] | None = None) -> bool:
         session, plan = self.session, self.plan
         session.settle()
-        counts, ledger = session.counters, session.ledger
+        counts, ledger = session.accounts.counters, session.accounts.ledger
         if found is None:
             found = session.evaluate(self.state.x, plan.weighting, plan.objective)
         row = {
@@ -212,11 +221,11 @@ class Course:
             "communications": self.done * self.algorithm.communications(),
             "exchanges": counts.exchanges, "bits": ledger.up + ledger.down,
             "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
-            "seconds": self.clock, **session.walks.diversity(),
+            "seconds": self.clock, **session.measurements(plan.measures),
         }  # fmt: skip
         self.history.append(row)
-        told = [bool(callback.row(row)) for callback in self.callbacks]  # all of them, not some
-        return any(told)
+        asked = [bool(callback.row(row)) for callback in self.callbacks]  # all of them, not some
+        return any(asked)
 
     def _lost(self, row: Mapping[str, float], look: bool, total: float | None) -> bool:
         """Whether the run left the finite numbers. On a GPU only looked at when evaluating, so that

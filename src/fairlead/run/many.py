@@ -13,19 +13,22 @@ import torch
 
 from fairlead.core.method import Algorithm
 from fairlead.run.callbacks import Callback
-from fairlead.run.loop import Course
+from fairlead.run.loop import Loop
 from fairlead.describe import described
 from fairlead.engine.autotune import is_small
-from fairlead.engine.cohort import SimulatedCohort
-from fairlead.engine.many_runs import Seat, joined_rounds
+from fairlead.data.batches import Draw
+from fairlead.engine.exchange import cohort_of
+from fairlead.engine.first_round import is_own
+from fairlead.engine.many_runs import Seat, joinable, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
+from fairlead.measure import DriftDiversity
 from fairlead.task.evaluation import evaluate_many
 from fairlead.run.progress import Progress
 from fairlead.run.folder import Recorder
 from fairlead.run.interrupt import Stop
 from fairlead.task.task import Task
-from fairlead.run.train import Run, finished, planned, set_out
+from fairlead.run.train import Run, finished, planned, prepared
 
 
 def train_many(
@@ -48,9 +51,10 @@ def train_many(
 
     callbacks: makes the callbacks of each run from its place in the list. outs: a folder a run.
     together: False trains one after another; True refuses what can only be trained so; by default
-        runs of fairlead's own methods are trained together where the engine is `vmap`. A method of
-        your own can be too if its client programs index vectors by their last axis (x[..., part]) and
-        use `lr` in `client.steps` alone: what is sent to clients then has an axis of clients.
+        runs are trained together where the engine is `vmap`. What is broadcast to clients then has a
+        client axis, so client programs must index vectors by their last axis (x[..., part]) and use
+        `lr` in `client.steps` only; a method of your own is checked in its first round, and trained one
+        run after another if it does not do so.
 
     >>> import fairlead as fl
     >>> task = fl.problems.theorem2(gradient=10)
@@ -60,26 +64,26 @@ def train_many(
     """
     if outs is not None and len(outs) != len(runs):
         raise FairleadError(f"{len(outs)} folders for {len(runs)} runs: give one a run")
-    courses: list[Course] = []
+    loops: list[Loop] = []
     for place, (method, seed) in enumerate(runs):
-        plan, local = planned(rounds=rounds, seed=seed, **settings)
+        plan, local = planned(rounds=rounds, seed=seed, **_measured(task, settings))
         told = () if callbacks is None else callbacks(place)
         out = None if outs is None else outs[place]
         try:
-            courses.append(set_out(task, method, plan, local, engine, None, told, out))
+            loops.append(prepared(task, method, plan, local, engine, None, told, out))
         except FairleadError as error:
-            for course in courses:
-                course.fail(error)
+            for loop in loops:
+                loop.fail(error)
             raise
     done: dict[int, Run] = {}
     bar = Progress.of(progress, len(runs) * rounds, f"{len(runs)} runs")
-    with bar, Stop(any(course.keeper is not None for course in courses)) as stop:
-        for group in _alike(courses):
+    with bar, Stop(any(loop.keeper is not None for loop in loops)) as stop:
+        for group in _alike(loops):
             _share_engine(group)
             for some in _that_fit(group, together):
                 _run(some, stop, bar, sum(run.rounds for run in done.values()))
-                done.update({id(course): finished(course) for course in some})
-    return [done[id(course)] for course in courses]
+                done.update({id(loop): finished(loop) for loop in some})
+    return [done[id(loop)] for loop in loops]
 
 
 def pays(task: Task, **settings: Any) -> bool:
@@ -89,39 +93,48 @@ def pays(task: Task, **settings: Any) -> bool:
     mode = engine.mode if isinstance(engine, Simulate) else engine
     if mode not in ("auto", "vmap") or type(engine) not in (str, Simulate):
         return False
-    plan, local = planned(**settings)
+    plan, local = planned(**_measured(task, settings))
     local.check(task.sizes)
     ids = plan.sampler.cohort(plan.seed, 0, task.clients)
     draw = local.draw(plan.seed, 0, ids, task.sizes[ids])
     return task.device.type == "cuda" or is_small(task, len(ids), draw)
 
 
-def _alike(courses: Sequence[Course]) -> list[list[Course]]:
+def _measured(task: Task, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with `drift` as the measure that it is."""
+    drift = [DriftDiversity(task.layers)] if settings.get("drift") else []
+    plain = {name: value for name, value in settings.items() if name != "drift"}
+    return {**plain, "measures": [*settings.get("measures", ()), *drift]}
+
+
+def _alike(loops: Sequence[Loop]) -> list[list[Loop]]:
     """Runs that differ in seed and step size alone."""
-    groups: dict[str, list[Course]] = {}
-    for course in courses:
-        method = course.algorithm
+    groups: dict[str, list[Loop]] = {}
+    for loop in loops:
+        method = loop.algorithm
         plain = method.with_lr(1.0) if "lr" in method.rates() else method
         key = json.dumps([type(method).__qualname__, described(plain)], default=str)
-        groups.setdefault(key, []).append(course)
+        groups.setdefault(key, []).append(loop)
     return list(groups.values())
 
 
-def _share_engine(group: Sequence[Course]) -> None:
+def _share_engine(group: Sequence[Loop]) -> None:
     """Execute all as the first one finds best."""
     first = group[0]
     ids = first.plan.sampler.cohort(first.plan.seed, 0, first.task.clients)
-    first.session.prepare(ids)
+    first.engine.prepare(first.session, ids, first.plan.rounds)
     first.session.close()
-    for course in group:
-        course.session.take(first.session.how())
+    for loop in group:
+        if first.session.execution is not None:
+            loop.session.use(first.session.execution)
+            loop.session.gradients = first.session.gradients  # what is captured serves all
 
 
-def _that_fit(group: Sequence[Course], together: bool | None) -> list[list[Course]]:
+def _that_fit(group: Sequence[Loop], together: bool | None) -> list[list[Loop]]:
     """The group in parts that run at once."""
     session = group[0].session
     why = ""
-    if not session.alone:
+    if session.group.several:
         why = "they are spread over several processes"
     elif session.mode != "vmap":
         why = f"the engine is {session.mode}"
@@ -129,73 +142,75 @@ def _that_fit(group: Sequence[Course], together: bool | None) -> list[list[Cours
         why = "dropout layers draw from one generator"
     if together and why:
         raise FairleadError(f"these runs cannot be trained together: {why}")
-    if together is None and not _own(group[0].algorithm):
-        why = "the method is not fairlead's"
     cohort = max(len(c.plan.sampler.cohort(c.plan.seed, 0, c.task.clients)) for c in group)
-    fit = max(1, session.room // cohort)
+    room = cohort if session.execution is None else session.execution.room
+    fit = max(1, room // cohort)
     size = 1 if why or together is False else fit
     return [list(group[k : k + size]) for k in range(0, len(group), size)]
 
 
-def _own(method: Algorithm[Any, Any]) -> bool:
-    """Whether a method, and one it is wrapped around, come with fairlead."""
-    inner = getattr(method, "method", None)
-    own = type(method).__module__.startswith("fairlead.")
-    return own and (not isinstance(inner, Algorithm) or _own(inner))
-
-
-def _run(courses: Sequence[Course], stop: Stop, bar: Progress, before: int) -> None:
+def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
     """All rounds of some runs at once."""
     with contextlib.ExitStack() as stack:
-        for course in courses:
-            stack.enter_context(course.going(stop))
-            course.begin()
-        if len(courses) == 1:
-            while courses[0].goes_on():
-                courses[0].round()
-                bar.update(before + courses[0].done, courses[0].history.rows[-1])
+        for loop in loops:
+            stack.enter_context(loop.going(stop))
+            loop.begin()
+        if len(loops) == 1 or not _joinable(loops):
+            for place, loop in enumerate(loops):
+                while loop.goes_on():
+                    loop.round()
+                    done = before + sum(other.done for other in loops[: place + 1])
+                    bar.update(done, loop.history.rows[-1])
             return
-        while live := [course for course in courses if course.goes_on()]:
+        while live := [loop for loop in loops if loop.goes_on()]:
             _round(live)
-            bar.update(before + sum(c.done for c in courses), live[0].history.rows[-1])
+            bar.update(before + sum(c.done for c in loops), live[0].history.rows[-1])
 
 
-def _round(live: Sequence[Course]) -> None:
+def _joinable(loops: Sequence[Loop]) -> bool:
+    """Whether a method of one's own gives the same for several runs at once: the first two are tried."""
+    if is_own(loops[0].algorithm):
+        return True
+    seats = []
+    for loop in loops[:2]:
+        ids = loop.plan.sampler.cohort(loop.plan.seed, 0, loop.task.clients)
+        seats.append(Seat(loop.state, cohort_of(loop.session, 0, ids), loop.algorithm))
+    return joinable(seats)
+
+
+def _round(live: Sequence[Loop]) -> None:
     """One round of every run that goes on."""
     begin = time.perf_counter()
-    seats: list[tuple[Course, Seat]] = []
-    drawn: dict[int, SimulatedCohort] = {}
-    for course in live:
-        cohort = course.cohort()
-        if cohort is None:
-            continue
-        like = drawn.setdefault(course.plan.seed, cohort)
-        if like is not cohort:
-            cohort.draw = like.draw  # the same seed: the same clients and batches
-        seats.append((course, Seat(course.algorithm, course.state, cohort)))
+    seats: list[tuple[Loop, Seat]] = []
+    drawn: dict[int, Draw] = {}  # the same seed: the same clients and batches
+    for loop in live:
+        cohort = loop.cohort(drawn.get(loop.plan.seed))
+        if cohort is not None:
+            drawn.setdefault(loop.plan.seed, cohort.draw)
+            seats.append((loop, Seat(loop.state, cohort, loop.algorithm)))
     for first in (True, False):  # methods may treat a first round differently
         some = [seat for _, seat in seats if seat.cohort.first == first]
         if some:
             joined_rounds(some)
-    for course, seat in seats:
+    for loop, seat in seats:
         assert seat.after is not None
-        course.state = seat.after
-        course.session.counters.steps += seat.cohort.longest
-    for course in live:
-        course.spend(begin, 1 / len(live), wait=course.looks)
+        loop.state = seat.after
+        loop.session.accounts.counters.steps += seat.cohort.longest
+    for loop in live:
+        loop.spend(begin, 1 / len(live), wait=loop.looks)
     _after(live)
 
 
-def _after(live: Sequence[Course]) -> None:
+def _after(live: Sequence[Loop]) -> None:
     """What follows a round, with one evaluation for all runs."""
     first = live[0]
     if not first.looks:  # all are in the same round, and evaluated in the same ones
-        for course in live:
-            course.after()
+        for loop in live:
+            loop.after()
         return
-    x = torch.stack([course.state.x for course in live])
-    buffers = torch.stack([course.session.buffers for course in live])
+    x = torch.stack([loop.state.x for loop in live])
+    buffers = torch.stack([loop.session.buffers for loop in live])
     plan = first.plan
     found = evaluate_many(first.task, x, buffers, plan.weighting, plan.objective)
-    for course, values, total in zip(live, found, x.sum(1).tolist(), strict=True):
-        course.after(values, total)
+    for loop, values, total in zip(live, found, x.sum(1).tolist(), strict=True):
+        loop.after(values, total)

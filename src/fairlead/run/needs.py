@@ -7,10 +7,10 @@ from typing import Any
 
 from fairlead.core.method import Algorithm
 from fairlead.engine.resources import Needs
-from fairlead.engine.simulate import Mode, Simulate
+from fairlead.engine.simulate import Mode, Preparation, Simulate
 from fairlead.engine.state.tiers import release
 from fairlead.task.task import Task
-from fairlead.run.train import planned, set_out
+from fairlead.run.train import planned, prepared
 
 
 def needs(
@@ -34,8 +34,8 @@ def needs(
     given = engine if isinstance(engine, Simulate) else Simulate(engine)
     names = [field.name for field in dataclasses.fields(Simulate)]
     alone = Simulate(**{name: getattr(given, name) for name in names})
-    session = set_out(task, algorithm, plan, local, alone).session
-    session.size_up(plan.sampler.cohort(plan.seed, 0, task.clients))
+    session = prepared(task, algorithm, plan, local, alone).session
+    first = plan.sampler.cohort(plan.seed, 0, task.clients)
     for store in session.stores():
         release(store)
-    return session.needs
+    return Preparation(alone, session, first, rounds).needs

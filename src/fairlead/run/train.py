@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, State
-from fairlead.run.callbacks import Callback
-from fairlead.run.checks import check, check_resume
-from fairlead.run.checkpoint import Checkpoints, Keeper, executed, listed
-from fairlead.run.loop import Course, Ending, Plan
+from fairlead.core.method import Algorithm
+from fairlead.core.records import State
 from fairlead.data.batches import Batches, BatchTable, Geometric
-from fairlead.describe import about, described
-from fairlead.engine.clients import Counters
-from fairlead.engine.processes.local import Crew
-from fairlead.engine.accounting import Ledger
-from fairlead.engine.resources import Needs
-from fairlead.engine.simulate import Mode, Session, Simulate
-from fairlead.engine.processes.workers import Workers, staffed
-from fairlead.errors import Diverged, FairleadError
-from fairlead.run.history import History
-from fairlead.run.progress import Progress
-from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.data.sampling import Cohorts, Dropouts, as_sampler
+from fairlead.describe import described
+from fairlead.engine.accounting import Counters, Ledger
+from fairlead.engine.processes.local import LocalProcesses
+from fairlead.engine.processes.workers import Measurement, Workers, workforce
+from fairlead.engine.resources import Needs
+from fairlead.engine.session import Session
+from fairlead.engine.simulate import Mode, Preparation, Simulate
+from fairlead.errors import Diverged, FairleadError
+from fairlead.measure import DriftDiversity, Measure
+from fairlead.run.about import about
+from fairlead.run.callbacks import Callback, client_states
+from fairlead.run.checkpoint import Checkpoints, Keeper, executed, listed
+from fairlead.run.checks import check, check_resume
+from fairlead.run.folder import CHECKPOINTS, Recorder
+from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
+from fairlead.run.loop import Ending, Loop, Plan
+from fairlead.run.progress import Progress
 from fairlead.task.task import Task
 
 
@@ -61,26 +66,38 @@ class Run:
     @property
     def counters(self) -> Counters:
         """Oracle calls and exchanges."""
-        return self.session.counters
+        return self.session.accounts.counters
 
     @property
     def ledger(self) -> Ledger:
         """Every bit that travelled."""
-        return self.session.ledger
+        return self.session.accounts.ledger
 
     @property
     def engine(self) -> str:
-        """How the run was executed, and why so."""
-        return self.session.told
+        """How the run was executed, and why."""
+        return self.session.report
 
     @property
     def needs(self) -> Needs:
-        """The memory that the run took."""
-        return self.session.needs
+        """The memory that the run needed."""
+        first = self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients)
+        return Preparation(Simulate(), self.session, first, self.plan.rounds).needs
+
+    def client_states(self, clients: ArrayLike | None = None) -> Any:
+        """What some clients keep at the end, or all of them: a record with one row per client; None where
+        the method keeps nothing.
+
+        >>> import fairlead as fl
+        >>> run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=2, steps=3)
+        >>> run.client_states([0]).c.shape
+        torch.Size([1, 1])
+        """
+        return client_states(self.session, clients)
 
     def model(self) -> torch.nn.Module:
         """The trained model: the task's module with the final weights and buffers."""
-        model = self.task.twin().model
+        model = copy.deepcopy(self.task.model)
         values = self.task.state_dict(self.x, self.session.buffers)
         with torch.no_grad():
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -88,7 +105,7 @@ class Run:
         return model.eval()
 
     def about(self) -> dict[str, Any]:
-        """Method, task, split, settings and versions, as JSON takes them."""
+        """Method, task, split, settings and versions, as JSON."""
         return about(self)
 
     def write(
@@ -140,6 +157,7 @@ def train(
     eval_every: int = 1,
     objective: bool = True,
     drift: bool = False,
+    measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
     progress: bool | Progress | None = None,
     callbacks: Sequence[Callback] = (),
@@ -149,19 +167,20 @@ def train(
 ) -> Run:
     """Train `task` with `algorithm`.
 
-    cohort: clients a round: None for all, a number, a fraction, a sampler, or a list of cohorts.
+    cohort: clients per round: None for all, a number, a fraction, a sampler, or a list of cohorts.
     batch_size, steps, epochs, replacement, drop_last: the local work, see `Batches`;
         `batches` replays explicit batch indices instead.
-    weighting: "uniform", "size", or one weight a client: the weights of f = Σ p_i f_i, used for
+    weighting: "uniform", "size", or one weight per client: the weights of f = Σ p_i f_i, used for
         every mean of the run.
-    dropout: the share of sampled clients that do not answer, or a list of lost clients a round.
+    dropout: the share of sampled clients that do not answer, or a list of lost clients per round.
     workers: how many processes share the clients of a round, on a CPU, with one thread each: this one
-        and others that are started for the run; "auto" measures whether one a core is faster than
+        and others that are started for the run; "auto" measures whether one per core is faster than
         this one with all threads. By default there is one.
     eval_every: rounds between evaluations; objective: whether these compute f on all data;
-        drift: whether they measure the drift diversity, of the whole model and of each layer.
+        drift: whether they measure the drift diversity, of the whole model and of each layer;
+        measures: what else is measured on clients in evaluated rounds, see `fl.measure`.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
-    callbacks: told about the run while it goes on, see `fl.Callback`.
+    callbacks: follow the run while it goes on, see `fl.Callback`.
     out: a folder that keeps the run: what it is, its history as it comes, its checkpoints; see
         `fl.runs`. It must not hold a run yet, unless the run goes on from there.
     checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, for what it takes to go on after a stop;
@@ -177,29 +196,27 @@ def train(
     plan, local = planned(
         rounds=rounds, cohort=cohort, batch_size=batch_size, steps=steps, epochs=epochs,
         replacement=replacement, drop_last=drop_last, batches=batches, weighting=weighting,
-        dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
-        target=target,
+        dropout=dropout, seed=seed, eval_every=eval_every, objective=objective,
+        measures=[*measures, *([DriftDiversity(task.layers)] if drift else [])], target=target,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     before = _workers_before(out, checkpoints, resume) if workers == "auto" else None
-    with _crew(workers, setting, task, algorithm, plan, local, before, out) as (crew, why):
+    with _processes(workers, setting, task, algorithm, plan, local, before, out) as (group, why):
         bar = Progress.of(progress, rounds, type(algorithm).__name__)
-        how = crew.engine(setting)
-        course = set_out(
-            task, algorithm, plan, local, how, bar, callbacks, out, checkpoints, resume
-        )
-        course.session.remark = why or course.session.remark
-        stop = Stop(course.keeper is not None and crew.first)
-        with course.bar, stop, course.going(stop):
-            course.begin()
-            while course.goes_on():
-                course.round()
-            crew.collect(course.session)
-    return finished(course)
+        how = group.engine(setting)
+        loop = prepared(task, algorithm, plan, local, how, bar, callbacks, out, checkpoints, resume)
+        loop.session.remark = why or loop.session.remark
+        stop = Stop(loop.keeper is not None and group.first)
+        with loop.bar, stop, loop.going(stop):
+            loop.begin()
+            while loop.goes_on():
+                loop.round()
+            group.collect(loop.session)
+    return finished(loop)
 
 
 @contextlib.contextmanager
-def _crew(
+def _processes(
     workers: Workers,
     setting: Simulate,
     task: Task,
@@ -208,20 +225,29 @@ def _crew(
     local: Batches,
     before: int | None,
     out: str | Path | Recorder | None,
-) -> Iterator[tuple[Crew, str]]:
-    """The processes of a run, and why there are so many. Workers begin here, and end with the block."""
+) -> Iterator[tuple[LocalProcesses, str]]:
+    """The processes of a run, and why there are so many. Workers start here, and end with the block."""
+
+    def measurement() -> Measurement:
+        bound = algorithm.bind(task.layers, task.domain).to(task.device)
+        session = Simulate(setting.mode).open(
+            task, bound, local, task.client_weights(plan.weighting), plan.seed
+        )
+        first = plan.sampler.cohort(plan.seed, 0, task.clients)
+        return Measurement(Simulate(setting.mode), session, first, plan.rounds)
+
     with contextlib.ExitStack() as stack:
         try:
             if workers not in (None, 1):
-                check(task, algorithm, plan, local)  # while one process can tell
-            staff = staffed(workers, setting, task, local, plan, before)
-            crew = stack.enter_context(staff.crew())
-            why = staff.settle(crew)
+                check(task, algorithm, plan, local)  # while one process can report it
+            force = workforce(workers, task.device, measurement, before)
+            processes = stack.enter_context(force.start())
+            why = force.settle(processes)
         except FairleadError as error:
             if isinstance(out, Recorder):
                 out.failed(error)
             raise
-        yield crew, why
+        yield processes, why
 
 
 def planned(
@@ -239,7 +265,7 @@ def planned(
     seed: int = 0,
     eval_every: int = 1,
     objective: bool = True,
-    drift: bool = False,
+    measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
 ) -> tuple[Plan, Batches]:
     """The settings of `train` as what is the same for every round, and the local work."""
@@ -249,12 +275,13 @@ def planned(
         batch_size, steps, epochs, replacement, drop_last, batches
     )  # fmt: skip
     plan = Plan(
-        rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift, target
-    )
+        rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective,
+        tuple(measures), target,
+    )  # fmt: skip
     return plan, local
 
 
-def set_out(
+def prepared(
     task: Task,
     algorithm: Algorithm[Any, Any],
     plan: Plan,
@@ -265,10 +292,10 @@ def set_out(
     out: str | Path | Recorder | None = None,
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
-) -> Course:
+) -> Loop:
     """A run before its first round, with everything checked."""
     try:
-        return _set_out(
+        return _prepared(
             task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume
         )
     except FairleadError as error:
@@ -277,7 +304,7 @@ def set_out(
         raise
 
 
-def _set_out(
+def _prepared(
     task: Task,
     algorithm: Algorithm[Any, Any],
     plan: Plan,
@@ -288,10 +315,10 @@ def _set_out(
     out: str | Path | Recorder | None,
     checkpoints: str | Path | Checkpoints | None,
     resume: Run | str | Path | None,
-) -> Course:
+) -> Loop:
     weights = task.client_weights(plan.weighting)
     check(task, algorithm, plan, local)
-    algorithm = algorithm.bind(task.layers, task.domain)
+    algorithm = algorithm.bind(task.layers, task.domain).to(task.device)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     most = (
         task.clients
@@ -316,25 +343,25 @@ def _set_out(
     keeper = None
     if checkpoints is not None:
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
-        fresh = resume is None and out is None and session.first
-        keeper = Keeper(given, config, getattr(session, "ranks", None), fresh)
-    if not session.first:  # one of several processes, and another one tells and writes
+        fresh = resume is None and out is None and session.group.first
+        keeper = Keeper(given, config, getattr(session.group, "ranks", None), fresh)
+    if not session.group.first:  # one of several processes, and another one reports and writes
         out, callbacks, bar = None, (), None
     if out is not None and not isinstance(out, Recorder):
         out = Recorder(out, resume=from_folder, overwrite=again)
     callbacks = callbacks if out is None else [out, *callbacks]
     bar = bar or Progress(False, plan.rounds, "")
-    course = Course(task, algorithm, plan, session, config, callbacks, keeper, bar)
+    loop = Loop(task, algorithm, plan, setting, session, config, callbacks, keeper, bar)
     try:
         if isinstance(resume, str | Path):
-            course.restore(resume)
+            loop.restore(resume)
         elif resume is not None:
-            check_resume(resume, task, algorithm, plan.rounds, plan.seed)
-            course.follow(resume)
+            check_resume(resume, config, task, plan)
+            loop.follow(resume)
     except FairleadError as error:
-        course.fail(error)
+        loop.fail(error)
         raise
-    return course
+    return loop
 
 
 def _workers_before(
@@ -344,7 +371,7 @@ def _workers_before(
 ) -> int | None:
     """How many processes the run had that is to go on, where that is known."""
     if isinstance(resume, Run):
-        return resume.session.crowd
+        return resume.session.group.size
     folder = _to_go_on(out, checkpoints) if resume == "auto" else resume
     return None if folder is None else executed(folder).get("workers")
 
@@ -372,9 +399,9 @@ def _to_go_on(
     return folder if listed(folder) else None
 
 
-def finished(course: Course) -> Run:
-    """What a run that has ended leaves behind; its callbacks are told."""
-    c, why = course, course.stopped or "rounds"
+def finished(loop: Loop) -> Run:
+    """What a run that has ended leaves behind; its callbacks are informed."""
+    c, why = loop, loop.stopped or "rounds"
     run = Run(
         c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
         plan=c.plan, config=c.config,

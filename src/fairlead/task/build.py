@@ -1,10 +1,10 @@
-"""Tasks from functions, arrays, datasets and tables: every way to bring your own."""
+"""What a `Task` is made from, given functions, arrays, datasets or tables: every way to bring your own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,193 +37,165 @@ class Function(nn.Module):
         return vmap(self.f, in_dims=(None, *(0 for _ in batch)))(self.v, *batch)
 
 
-class Made:
-    """The constructors of a task besides its own."""
+Arguments = dict[str, Any]
+"""What `Task` is made from."""
 
-    label_names: list[str] | None = None
-    """The classes' names where labels were coded, in the order of their numbers."""
 
-    if TYPE_CHECKING:
+def function(
+    f: Callable[..., Tensor],
+    data: Sequence[Tensor],
+    start: Tensor,
+    clients: Split | Sequence[ArrayLike] | None = None,
+    *,
+    batched: bool = False,
+    **settings: Any,
+) -> Arguments:
+    """A task from f(x, *sample) → a number, with one sample a client unless `clients` says
+    otherwise. With `batched` it is f(x, *samples) → a number a sample, which is faster."""
+    owners = [[i] for i in range(len(data[0]))] if clients is None else clients
+    settings.setdefault("dtype", start.dtype)
+    return _arguments(Function(f, start, batched), value, data, owners, settings)
 
-        def __init__(self, *given: Any, **settings: Any) -> None: ...
 
-    @classmethod
-    def from_function(
-        cls,
-        f: Callable[..., Tensor],
-        data: Sequence[Tensor],
-        start: Tensor,
-        clients: Split | Sequence[ArrayLike] | None = None,
-        *,
-        batched: bool = False,
-        **settings: Any,
-    ) -> Self:
-        """A task from f(x, *sample) → a number, with one sample a client unless `clients` says
-        otherwise. With `batched` it is f(x, *samples) → a number a sample, which is faster.
+def functions(
+    functions: Sequence[Callable[[Tensor], Tensor]], start: Tensor, **settings: Any
+) -> Arguments:
+    """A task from one function of the vector a client; these run one client at a time."""
 
-        >>> from fairlead import Task
-        >>> b = torch.tensor([[1.0], [3.0]])
-        >>> task = Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
-        >>> task.clients, task.objective(torch.zeros(1))
-        (2, tensor(2.5000))
-        """
-        owners = [[i] for i in range(len(data[0]))] if clients is None else clients
-        settings.setdefault("dtype", start.dtype)
-        return cls(Function(f, start, batched), value, data, owners, **settings)
+    def values(v: Tensor, ids: Tensor) -> Tensor:
+        return torch.stack([functions[int(i)](v) for i in ids])
 
-    @classmethod
-    def from_functions(
-        cls, functions: Sequence[Callable[[Tensor], Tensor]], start: Tensor, **settings: Any
-    ) -> Self:
-        """A task from one function of the vector a client; these run one client at a time.
+    ids = torch.arange(len(functions))
+    settings.setdefault("dtype", start.dtype)
+    model = Function(values, start, batched=True, loose=True)
+    return _arguments(model, value, [ids], ids[:, None].tolist(), settings)
 
-        >>> from fairlead import Task
-        >>> task = Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
-        >>> task.objective(torch.ones(2))
-        tensor(2.)
-        """
 
-        def values(v: Tensor, ids: Tensor) -> Tensor:
-            return torch.stack([functions[int(i)](v) for i in ids])
+def arrays(
+    x: Any,
+    y: ArrayLike,
+    *,
+    client: ArrayLike | None = None,
+    clients: Split | Sequence[ArrayLike] | None = None,
+    model: nn.Module | Callable[[], nn.Module] | None = None,
+    loss: Any = None,
+    hold_out: float = 0.0,
+    seed: int = 0,
+    **settings: Any,
+) -> Arguments:
+    """A task from arrays of inputs and labels.
 
-        ids = torch.arange(len(functions))
-        settings.setdefault("dtype", start.dtype)
-        model = Function(values, start, batched=True, loose=True)
-        return cls(model, value, [ids], ids[:, None].tolist(), **settings)
-
-    @classmethod
-    def from_arrays(
-        cls,
-        x: Any,
-        y: ArrayLike,
-        *,
-        client: ArrayLike | None = None,
-        clients: Split | Sequence[ArrayLike] | None = None,
-        model: nn.Module | Callable[[], nn.Module] | None = None,
-        loss: Any = None,
-        hold_out: float = 0.0,
-        seed: int = 0,
-        **settings: Any,
-    ) -> Self:
-        """A task from arrays of inputs and labels.
-
-        client: whose sample each one is, a number or word a sample; or `clients`, index lists.
-        model: by default a linear one. loss: by default cross-entropy for classes (whole numbers or
-            words), squared error for other numbers.
-        hold_out: the share of every client's samples that become test data.
-
-        >>> from fairlead import Task
-        >>> x, y = np.eye(6, dtype=np.float32), ["cat", "dog", "cat", "dog", "cat", "dog"]
-        >>> task = Task.from_arrays(x, y, client=["A", "A", "A", "B", "B", "B"])
-        >>> task.clients, task.dim
-        (2, 14)
-        """
-        if (client is None) == (clients is None):
-            raise FairleadError("say whose the samples are: give either client or clients")
-        code = tables.coding(y, loss, keep=model is not None)
-        inputs, target = x if isinstance(x, np.memmap) else _inputs(x, model is None), code(y)
-        if clients is not None:
-            split = clients if isinstance(clients, Split) else Split.of(clients)
-        else:
-            ids = np.asarray(client)
-            if ids.shape != (len(inputs),):
-                raise FairleadError(
-                    f"client has {len(ids)} entries for {len(inputs)} samples: give one a sample"
-                )
-            split = by_id(ids)
-        loss = loss or ("squared" if code.dtype == torch.float32 else "cross_entropy")
-        if loss == "logistic":
-            target = _signs(target, code.classes)
-        if model is None:
-            size, outputs = int(np.prod(inputs.shape[1:])), code.classes or 1
-            model = softmax_regression(size, 1 if loss == "logistic" else outputs)
-        if hold_out:
-            if "test" in settings:
-                raise FairleadError("both test and hold_out are given: keep one")
-            split, rows = _held_out(split, hold_out, seed)
-            settings["test"] = (as_tensor(inputs[rows]), target[rows])
-        elif settings.get("test") is not None:
-            x_test, y_test = settings["test"]
-            tested = code(y_test)
-            tested = _signs(tested, code.classes) if loss == "logistic" else tested
-            settings["test"] = (_inputs(x_test, False).to(_inputs(inputs[:1], False).dtype), tested)
-        made = cls(model, loss, (inputs, target), split, **settings)
-        made.label_names = None if code.names is None else [str(name) for name in code.names]
-        return made
-
-    @classmethod
-    def from_torch_dataset(
-        cls, dataset: Any, *, client: ArrayLike | None = None, **settings: Any
-    ) -> Self:
-        """A task from a dataset of (input, label) pairs with `client` ids, or from a list of
-        datasets, one a client; the other settings are those of `from_arrays`."""
-        if isinstance(dataset, list | tuple):
-            if client is not None:
-                raise FairleadError("a list of datasets is one a client: leave client out")
-            if not all(len(part) for part in dataset):
-                raise FairleadError("one of the datasets is empty: give every client a sample")
-            pairs = [pair for part in dataset for pair in _pairs(part)]
-            client = np.repeat(np.arange(len(dataset)), [len(part) for part in dataset])
-        else:
-            pairs = _pairs(dataset)
-        if not pairs:
-            raise FairleadError("the dataset is empty")
-        try:
-            x = torch.stack([torch.as_tensor(np.asarray(a)) for a, _ in pairs])
-            y = np.array([b.item() if isinstance(b, Tensor) else b for _, b in pairs])
-        except (RuntimeError, ValueError, TypeError) as error:
+    client: whose sample each one is, a number or word a sample; or `clients`, index lists.
+    model: by default a linear one. loss: by default cross-entropy for classes (whole numbers or
+        words), squared error for other numbers.
+    hold_out: the share of every client's samples that become test data."""
+    if (client is None) == (clients is None):
+        raise FairleadError("say whose the samples are: give either client or clients")
+    code = tables.coding(y, loss, keep=model is not None)
+    inputs, target = x if isinstance(x, np.memmap) else _inputs(x, model is None), code(y)
+    if clients is not None:
+        split = clients if isinstance(clients, Split) else Split.of(clients)
+    else:
+        ids = np.asarray(client)
+        if ids.shape != (len(inputs),):
             raise FairleadError(
-                f"the inputs must be of one shape and the labels one number or word each: {error}"
-            ) from error
+                f"client has {len(ids)} entries for {len(inputs)} samples: give one a sample"
+            )
+        split = by_id(ids)
+    loss = loss or ("squared" if code.dtype == torch.float32 else "cross_entropy")
+    if loss == "logistic":
+        target = _signs(target, code.classes)
+    if model is None:
+        size, outputs = int(np.prod(inputs.shape[1:])), code.classes or 1
+        model = softmax_regression(size, 1 if loss == "logistic" else outputs)
+    if hold_out:
+        if "test" in settings:
+            raise FairleadError("both test and hold_out are given: keep one")
+        split, rows = _held_out(split, hold_out, seed)
+        settings["test"] = (as_tensor(inputs[rows]), target[rows])
+    elif settings.get("test") is not None:
+        x_test, y_test = settings["test"]
+        tested = code(y_test)
+        tested = _signs(tested, code.classes) if loss == "logistic" else tested
+        settings["test"] = (_inputs(x_test, False).to(_inputs(inputs[:1], False).dtype), tested)
+    if code.names is not None:
+        settings["label_names"] = [str(name) for name in code.names]
+    return _arguments(model, loss, (inputs, target), split, settings)
+
+
+def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: Any
+) -> Arguments:
+    """A task from a dataset of (input, label) pairs with `client` ids, or from a list of
+    datasets, one a client; the other settings are those of `from_arrays`."""
+    if isinstance(dataset, list | tuple):
         if client is not None:
-            settings["client"] = client
-        return cls.from_arrays(x, y, **settings)
+            raise FairleadError("a list of datasets is one a client: leave client out")
+        if not all(len(part) for part in dataset):
+            raise FairleadError("one of the datasets is empty: give every client a sample")
+        pairs = [pair for part in dataset for pair in _pairs(part)]
+        client = np.repeat(np.arange(len(dataset)), [len(part) for part in dataset])
+    else:
+        pairs = _pairs(dataset)
+    if not pairs:
+        raise FairleadError("the dataset is empty")
+    try:
+        x = torch.stack([torch.as_tensor(np.asarray(a)) for a, _ in pairs])
+        y = np.array([b.item() if isinstance(b, Tensor) else b for _, b in pairs])
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise FairleadError(
+            f"the inputs must be of one shape and the labels one number or word each: {error}"
+        ) from error
+    if client is not None:
+        settings["client"] = client
+    return arrays(x, y, **settings)
 
-    @classmethod
-    def from_huggingface(
-        cls, dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
-    ) -> Self:
-        """A task from a dataset of the `datasets` library whose column `client` says whose each row
-        is; the other settings are those of `from_arrays`."""
-        for name in (inputs, target, client):
-            if name not in dataset.column_names:
-                raise FairleadError(
-                    f"the dataset has no column '{name}': it has {', '.join(dataset.column_names)}"
-                )
-        table = dataset.select_columns([inputs, target, client]).with_format("numpy")[:]
-        x = np.stack([np.asarray(row) for row in table[inputs]])
-        return cls.from_arrays(x, table[target], client=table[client], **settings)
 
-    @classmethod
-    def from_table(
-        cls,
-        table: Mapping[str, Any],
-        *,
-        target: str,
-        client: str,
-        features: Sequence[str] | None = None,
-        scale: bool = True,
-        **settings: Any,
-    ) -> Self:
-        """A task from columns by name (a dict of arrays, or a pandas frame).
+def huggingface(dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
+) -> Arguments:
+    """A task from a dataset of the `datasets` library whose column `client` says whose each row
+    is; the other settings are those of `from_arrays`."""
+    for name in (inputs, target, client):
+        if name not in dataset.column_names:
+            raise FairleadError(
+                f"the dataset has no column '{name}': it has {', '.join(dataset.column_names)}"
+            )
+    table = dataset.select_columns([inputs, target, client]).with_format("numpy")[:]
+    x = np.stack([np.asarray(row) for row in table[inputs]])
+    return arrays(x, table[target], client=table[client], **settings)
 
-        features: the columns to learn from, all others by default. Columns of words become indicators;
-            with `scale` numbers get mean zero and variance one over all clients.
-        """
-        names = [n for n in table if n not in (target, client)] if features is None else features
-        x = tables.features(table, list(names), scale)
-        y, who = tables.column(table, target), tables.column(table, client)
-        return cls.from_arrays(x, y, client=who, **settings)
 
-    @classmethod
-    def from_csv(cls, path: str | Path, **settings: Any) -> Self:
-        """A task from a comma-separated file with a header; settings are those of `from_table`."""
-        return cls.from_table(tables.read_csv(path), **settings)
+def table(
+    table: Mapping[str, Any],
+    *,
+    target: str,
+    client: str,
+    features: Sequence[str] | None = None,
+    scale: bool = True,
+    **settings: Any,
+) -> Arguments:
+    """A task from columns by name (a dict of arrays, or a pandas frame).
 
-    @classmethod
-    def from_parquet(cls, path: str | Path, **settings: Any) -> Self:
-        """A task from a Parquet file; settings are those of `from_table`."""
-        return cls.from_table(tables.read_parquet(path), **settings)
+    features: the columns to learn from, all others by default. Columns of words become indicators;
+        with `scale` numbers get mean zero and variance one over all clients.
+    """
+    names = [n for n in table if n not in (target, client)] if features is None else features
+    x = tables.features(table, list(names), scale)
+    y, who = tables.column(table, target), tables.column(table, client)
+    return arrays(x, y, client=who, **settings)
+
+
+def csv(path: str | Path, **settings: Any) -> Arguments:
+    """A task from a comma-separated file with a header; settings are those of `from_table`."""
+    return table(tables.read_csv(path), **settings)
+
+
+def parquet(path: str | Path, **settings: Any) -> Arguments:
+    """A task from a Parquet file; settings are those of `from_table`."""
+    return table(tables.read_parquet(path), **settings)
+
+
+def _arguments(model: Any, loss: Any, data: Any, clients: Any, settings: Arguments) -> Arguments:
+    return {"model": model, "loss": loss, "data": data, "clients": clients, **settings}
 
 
 def _pairs(dataset: Any) -> list[tuple[Any, Any]]:

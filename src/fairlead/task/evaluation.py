@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from torch.func import functional_call, vmap
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.losses import LOSSES, METRICS, Metric, Whole
 
-if TYPE_CHECKING:
-    from fairlead.engine.processes.ranks import Ranks
-    from fairlead.task.task import Block, Task
 
 DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
@@ -40,11 +37,22 @@ def client_weights(
     return raw / raw.sum()
 
 
+class Processes(Protocol):
+    """What an evaluation needs of the processes that share it."""
+
+    rank: int
+    size: int
+
+    def sum_(self, t: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        ...
+
+
 class Spread:
-    """Passes over data by several processes, each over its part: its own clients' samples where it has no
+    """Evaluations by several processes, each over its part: its own clients' samples where it has no
     others, else an even share."""
 
-    def __init__(self, ranks: Ranks, positions: NDArray[np.int64] | None) -> None:
+    def __init__(self, ranks: Processes, positions: NDArray[np.int64] | None) -> None:
         self.ranks, self.positions = ranks, positions
 
     def part(self, rows: int, training: bool) -> Tensor:
@@ -56,14 +64,15 @@ class Spread:
 
 
 def sums(
-    task: Task,
+    task: Any,
     x: Tensor,
     buffers: Tensor | None,
-    data: Block,
+    data: tuple[Tensor, ...],
     rows: Tensor,
     weights: Tensor,
     metrics: Mapping[str, Metric | Whole],
     block: int = 4096,
+    spread: Spread | None = None,
 ) -> dict[str, Tensor]:
     """Weighted sums of the loss and of metrics over some rows, and the values of `Whole` metrics."""
     named = task.state_dict(x, buffers)
@@ -71,16 +80,15 @@ def sums(
     seen: list[tuple[Tensor, ...]] = []
     whole = {name: metric for name, metric in metrics.items() if isinstance(metric, Whole)}
     # a metric of all outputs needs them in one place, and a gradient does not cross processes
-    spread = None if whole or x.requires_grad else task.spread
+    spread = None if whole or x.requires_grad else spread
     if spread is not None:
         mine = spread.part(len(rows), data is task.data)
         rows, weights = rows[mine], weights[mine.to(weights.device)]
-    task.model.eval()
     for part, w in zip(rows.split(block), weights.split(block), strict=True):
         if not len(part):
             continue
         batch = task.prepared(task.taken(data, part))
-        output = functional_call(task.model, named, batch[: task.inputs])
+        output = functional_call(task.evaluation_model, named, batch[: task.inputs])
         targets = batch[task.inputs :]
         found["loss"] = found["loss"] + task.loss(output, *targets) @ w
         for name, metric in metrics.items():
@@ -88,7 +96,6 @@ def sums(
                 found[name] = found[name] + metric(output, *targets) @ w
         if whole:
             seen.append((output, *targets))
-    task.model.train()
     if whole:
         everything = [torch.cat(parts) for parts in zip(*seen, strict=True)]
         found.update({name: metric.of(*everything).to(x.dtype) for name, metric in whole.items()})
@@ -98,67 +105,72 @@ def sums(
     return found
 
 
-def held_out(task: Task, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
+def held_out(
+    task: Any, x: Tensor, buffers: Tensor | None = None, spread: Spread | None = None
+) -> dict[str, Tensor]:
     """The mean loss and the metrics on the test data, if there are any."""
     if task.test is None:
         return {}
     n = len(task.test[0])
     rows = torch.arange(n, device=task.device)
     weights = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
-    found = sums(task, x, buffers, task.test, rows, weights, task.metrics)
+    found = sums(task, x, buffers, task.test, rows, weights, task.metrics, spread=spread)
     return {"test_loss": found.pop("loss"), **found}
 
 
 def objective_of(
-    task: Task,
+    task: Any,
     x: Tensor,
     weighting: str | Sequence[float],
     buffers: Tensor | None,
     block: int = 4096,
+    spread: Spread | None = None,
 ) -> Tensor:
     """f(x) = Σ p_i f_i(x) over all clients' data."""
     weights = _sample_weights(task, weighting)
-    total = sums(task, x, buffers, task.data, task.order, weights, {}, block)["loss"]
+    total = sums(task, x, buffers, task.data, task.order, weights, {}, block, spread)["loss"]
     return total + task.l2 / 2 * (task.turned(x) @ x) if task.l2 else total
 
 
-def _sample_weights(task: Task, weighting: str | Sequence[float]) -> Tensor:
+def _sample_weights(task: Any, weighting: str | Sequence[float]) -> Tensor:
     """The weight of every sample in the objective, in the order of clients."""
     key = weighting if isinstance(weighting, str) else np.asarray(weighting, float).tobytes()
-    if key not in task.sample_weights:
+    if task.memo.get("weighting") != key:
         share = task.client_weights(weighting) / task.sizes
         weights = torch.from_numpy(np.repeat(share, task.sizes)).to(task.device, task.dtype)
-        task.sample_weights = {key: weights}
-    return task.sample_weights[key]
+        task.memo.update(weighting=key, sample_weights=weights)
+    return task.memo["sample_weights"]
 
 
 def evaluated(
-    task: Task,
+    task: Any,
     x: Tensor,
     buffers: Tensor | None,
     weighting: str | Sequence[float],
     objective: bool,
+    spread: Spread | None = None,
 ) -> dict[str, float]:
     """What `Task.evaluate` gives."""
-    values = measured(task, x, buffers, weighting, objective)
+    values = measured(task, x, buffers, weighting, objective, spread)
     if not values:
         return {}
     return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
 
 def measured(
-    task: Task,
+    task: Any,
     x: Tensor,
     buffers: Tensor | None,
     weighting: str | Sequence[float],
     objective: bool,
+    spread: Spread | None = None,
 ) -> dict[str, Tensor]:
     """The same, on the task's device."""
     values: dict[str, Tensor] = {}
     with torch.no_grad():
         if objective:
-            values["loss"] = task.objective(x, weighting, buffers)
-        values.update(held_out(task, x, buffers))
+            values["loss"] = objective_of(task, x, weighting, buffers, spread=spread)
+        values.update(held_out(task, x, buffers, spread))
         if task.optimum is not None and task.knows_optimum(weighting):
             values["distance"] = (x - task.optimum).norm()
             if objective:
@@ -167,18 +179,18 @@ def measured(
 
 
 def _least(
-    task: Task, at: Tensor, weighting: str | Sequence[float], buffers: Tensor | None
+    task: Any, at: Tensor, weighting: str | Sequence[float], buffers: Tensor | None
 ) -> Tensor:
     """The objective at the optimum, computed once where no statistics change it."""
     if task.buffer_dim:
         return task.objective(at, weighting, buffers)
-    if task.least is None or task.least[0] is not at:
-        task.least = at, task.objective(at, weighting)
-    return task.least[1]
+    if "least" not in task.memo:
+        task.memo["least"] = task.objective(at, weighting)
+    return task.memo["least"]
 
 
 def evaluate_many(
-    task: Task,
+    task: Any,
     x: Tensor,
     buffers: Tensor,
     weighting: str | Sequence[float],
@@ -208,22 +220,20 @@ def evaluate_many(
     return [dict(zip(values, row, strict=True)) for row in table]
 
 
-def _stacks(task: Task) -> bool:
+def _stacks(task: Any) -> bool:
     """Whether evaluations at several points pay and are known to be right as one: dense models
     with the named losses and metrics."""
-    from fairlead.task.task import Task
-
     known = {metric for named in METRICS.values() for metric in named.values()}
     named = task.loss in LOSSES.values() and all(m in known for m in task.metrics.values())
-    plain = type(task).evaluate is Task.evaluate and task.flip is None and not task.buffer_dim
+    plain = task.flip is None and not task.buffer_dim
     return named and plain and all(isinstance(m, DENSE) for m in task.model.modules())
 
 
 def _stacked_sums(
-    task: Task,
+    task: Any,
     x: Tensor,
     buffers: Tensor,
-    data: Block,
+    data: tuple[Tensor, ...],
     rows: Tensor,
     weights: Tensor,
     metrics: Mapping[str, Metric | Whole],
@@ -231,7 +241,6 @@ def _stacked_sums(
 ) -> dict[str, Tensor]:
     """`sums` at several points."""
     total = x.new_zeros(len(x), 1 + len(metrics))
-    task.model.eval()
     for part, w in zip(rows.split(block), weights.split(block), strict=True):
         batch = task.prepared(task.taken(data, part))
         inputs, targets = batch[: task.inputs], batch[task.inputs :]
@@ -239,25 +248,22 @@ def _stacked_sums(
         def at(
             x: Tensor, own: Tensor, w: Tensor = w, inputs: Any = inputs, t: Any = targets
         ) -> Tensor:
-            output = functional_call(task.model, task.state_dict(x, own), inputs)
+            output = functional_call(task.evaluation_model, task.state_dict(x, own), inputs)
             measures = [task.loss, *(m for m in metrics.values() if not isinstance(m, Whole))]
             return torch.stack([measure(output, *t) @ w for measure in measures])
 
         total = total + vmap(at)(x, buffers)
-    task.model.train()
     return dict(zip(("loss", *metrics), total.T, strict=True))
 
 
-def client_losses(task: Task, x: Tensor, buffers: Tensor | None = None) -> Tensor:
+def client_losses(task: Any, x: Tensor, buffers: Tensor | None = None) -> Tensor:
     """f_i(x) of every client."""
     named = task.state_dict(x, buffers)
-    task.model.eval()
     losses = []
     for rows in task.order.split(4096):
         batch = task.prepared(task.taken(task.data, rows))
-        output = functional_call(task.model, named, batch[: task.inputs])
+        output = functional_call(task.evaluation_model, named, batch[: task.inputs])
         losses.append(task.loss(output, *batch[task.inputs :]))
-    task.model.train()
     sizes = torch.from_numpy(task.sizes).to(task.device)
     owner = torch.repeat_interleave(torch.arange(task.clients, device=task.device), sizes)
     total = x.new_zeros(task.clients).index_add(0, owner, torch.cat(losses))

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from fairlead.data.splits import Split
-from fairlead.task.domain import Simplex
+from fairlead.core.domain import Simplex
 from fairlead.errors import FairleadError
-from fairlead.task.evaluation import held_out
+from fairlead.task.evaluation import Spread, held_out
 from fairlead.task.losses import value
 from fairlead.task.task import Task
 
@@ -66,6 +66,7 @@ class SaddleTask(Task):
         **settings: Any,
     ) -> None:
         self.judge, self.simplex, self.weighting = judge, simplex, weighting
+        self.players: tuple[slice, slice] = slice(0, 0), slice(0, 0)
 
         def pair() -> nn.Module:
             return _Players(_module(x), _module(y), play)
@@ -122,7 +123,7 @@ class SaddleTask(Task):
         self.domain = Simplex(self.players[1]) if self.simplex else None
         self.judge = None if self.judge is None else self.judge.to(device, dtype)
         changing = self.buffer_dim > 0 or self.draws_masks
-        self.recordable = self._pure_loss and not changing  # what they play for, `record` tells
+        self.capturable = self._pure_loss and not changing  # as `record` says of what they play for
 
     def mapping(
         self,
@@ -174,8 +175,9 @@ class SaddleTask(Task):
         buffers: Tensor | None = None,
         weighting: str | Sequence[float] = "uniform",
         objective: bool = True,
+        spread: Spread | None = None,
     ) -> dict[str, float]:
-        found = super().evaluate(x, buffers, weighting, objective)
+        found = super().evaluate(x, buffers, weighting, objective, spread)
         if objective:
             found["residual_norm"] = float(self.residual(x, weighting, buffers).norm())
         if "distance" in found and self.optimum is not None:

@@ -8,33 +8,40 @@ A problem given by plain functions of a vector is a model whose only parameter i
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from fairlead.data.checks import as_tensor, check_data, check_model, check_signs, check_split, whole
+from fairlead.core.domain import Simplex
+from fairlead.data.checks import as_tensor, check_data, check_signs, check_split, whole
 from fairlead.data.images import Transform
 from fairlead.data.splits import Split
 from fairlead.describe import described
-from fairlead.task.domain import Simplex
 from fairlead.errors import FairleadError, unknown
-from fairlead.task.evaluation import Spread, client_losses, client_weights, evaluated, objective_of
-from fairlead.gradients.task_gradients import Block, Gradients
+from fairlead.task import build
+from fairlead.task.build import Function
+from fairlead.task.evaluation import (
+    Spread,
+    client_losses,
+    client_weights,
+    evaluated,
+    objective_of,
+)
 from fairlead.task.layout import Layout
 from fairlead.task.losses import LOSSES, METRICS, Loss, Metric, Whole
-from fairlead.task.build import Function, Made
-from fairlead.gradients.oracle import Alone, Form, Oracle
-from fairlead.gradients.capture import is_traceable
+from fairlead.task.model_check import check_model
 
-__all__ = ["Block", "Task"]
+Block: TypeAlias = tuple[Tensor, ...]
+"""Samples: inputs and targets, one row per sample."""
 
 
-class Task(Made, Gradients):
+class Task:
     """A model, a per-sample loss, data and their split among clients.
 
     model: an `nn.Module` (its present weights are the start), or a function that makes one,
@@ -61,7 +68,12 @@ class Task(Made, Gradients):
     """
 
     domain: Simplex | None = None
-    spread: Spread | None = None  # set where several processes share the work
+    """The set that points must lie in, where it is not the whole space."""
+    flip: Tensor | None = None
+    """Signs of the coordinates of a saddle task: −1 where the objective is maximized."""
+    label_names: Sequence[str] | None = None
+    """The names of the classes where labels were coded, in the order of their numbers."""
+    _frozen: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -81,6 +93,7 @@ class Task(Made, Gradients):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         name: str = "task",
+        label_names: Sequence[str] | None = None,
     ) -> None:
         if isinstance(loss, str) and loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
@@ -109,20 +122,38 @@ class Task(Made, Gradients):
         check_split(self.split, len(self.data[0]))
         if loss == "logistic":
             check_signs(self.data[1])
+        self.label_names = label_names
         self._pure_loss = record if record is not None else isinstance(loss, str)
-        self._start: dict[int, tuple[Tensor, Tensor]] = {}
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else _made(model, 0)
         self._place(module, dtype, torch.device(device))
         check_model(self, loss == "cross_entropy")
+        self._freeze()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._frozen:
+            raise FairleadError(
+                f"a task does not change: make another one with another {name}, or use task.to(…)"
+            )
+        super().__setattr__(name, value)
+
+    def _freeze(self) -> None:
+        self.__dict__["_frozen"] = True
+
+    def _changed(self) -> Self:
+        """A copy that may still be changed."""
+        other = copy.copy(self)
+        other.__dict__["_frozen"] = False
+        other.memo = {}
+        return other
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Task:
+    ) -> Self:
         """The task on another device or in another precision."""
-        moved = copy.copy(self)
-        moved._start = {}
+        moved = self._changed()
         place = torch.device(device or self.device)
         moved._place(copy.deepcopy(self.model), dtype or self.dtype, place)
+        moved._freeze()
         return moved
 
     def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
@@ -131,13 +162,15 @@ class Task(Made, Gradients):
             raise FairleadError('torch sees no CUDA device here: use device="cpu"')
         self.dtype, self.device = dtype, device
         self.model = model.to(device=self.device, dtype=dtype).train()
+        self.evaluation_model = _in_evaluation_mode(self.model)
+        self.memo: dict[Any, Any] = {}  # values that follow from the task, kept once computed
         self.layout = Layout(model)
         self.dim, self.buffer_dim = self.layout.dim, self.layout.buffer_dim
         self.store = torch.device("cpu") if self._stays(device) else device
         if self.store == device and not self.mapped and self.keep != "host":
-            self.data = tuple(self._cast(t) for t in self.data)
-        self.test = None if self.test is None else tuple(self._cast(t) for t in self.test)
-        self.optimum = None if self.optimum is None else self._cast(self.optimum)
+            self.data = tuple(self.cast(t) for t in self.data)
+        self.test = None if self.test is None else tuple(self.cast(t) for t in self.test)
+        self.optimum = None if self.optimum is None else self.cast(self.optimum)
         self.order = torch.from_numpy(self.split.order).to(self.store)
         self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.store)
         norms = nn.modules.batchnorm._NormBase
@@ -146,12 +179,12 @@ class Task(Made, Gradients):
         self.draws_masks = any(isinstance(m, random) for m in model.modules())
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not any(isinstance(m, Function) and m.loose for m in model.modules())
-        self.recordable = self._pure_loss and (is_traceable(model) or isinstance(model, Function))
+        known = _is_capturable(model) or isinstance(model, Function)
+        self.capturable = self._pure_loss and known
         if self.optimum is not None and self.optimum.shape != (self.dim,):
             raise FairleadError(
                 f"the optimum has shape {tuple(self.optimum.shape)}: give a vector of {self.dim}"
             )
-        self._forget()
 
     def _stays(self, device: torch.device) -> bool:
         """Whether the data stay in the host's memory or files."""
@@ -165,16 +198,10 @@ class Task(Made, Gradients):
         """Whether it pays to bring samples while others are computed on."""
         return self.mapped or self.keep == "host" or self.store != self.device
 
-    @functools.cached_property
+    @property
     def sample_bytes(self) -> int:
         """Bytes of one sample where it is stored."""
         return max(1, sum(t.nbytes // max(1, len(t)) for t in self.data))
-
-    def _forget(self) -> None:
-        self._oracles: dict[Form, Oracle] = {}
-        self._alone = Alone(self)
-        self.least: tuple[Tensor, Tensor] | None = None
-        self.sample_weights: dict[Any, Tensor] = {}
 
     # -- layout ---------------------------------------------------------------------------------
 
@@ -195,12 +222,12 @@ class Task(Made, Gradients):
 
     def start(self, seed: int = 0) -> tuple[Tensor, Tensor]:
         """The parameters and buffers before training."""
-        if seed not in self._start:
+        if self.memo.get("seed") != seed:
             model = self.model
             if self.make is not None:
                 model = _made(self.make, seed).to(device=self.device, dtype=self.dtype)
-            self._start = {seed: self.layout.flatten(model, self.dtype)}
-        x, buffers = self._start[seed]
+            self.memo.update(seed=seed, start=self.layout.flatten(model, self.dtype))
+        x, buffers = self.memo["start"]
         return x.clone(), buffers.clone()
 
     def views(self, x: Tensor) -> dict[str, Tensor]:
@@ -220,26 +247,68 @@ class Task(Made, Gradients):
         made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
         return described({**fixed, "data": data, "layers": self.layers, **made})
 
-    def hold(self, clients: NDArray[np.int64]) -> None:
-        """Keep the data of these clients alone, on the task's device."""
+    def holding(self, clients: NDArray[np.int64]) -> Self:
+        """The task with the data of these clients alone, on its device."""
+        other = self._changed()
         mine = np.isin(np.repeat(np.arange(self.clients), self.sizes), clients)
         rows = torch.from_numpy(self.split.order[mine])
-        self.data = self.taken(self.data, rows)
-        self.store, self.mapped, self.keep = self.device, False, "device"
+        other.data = self.taken(self.data, rows)
+        other.store, other.mapped, other.keep = self.device, False, "device"
         order = torch.full((len(mine),), -1)  # those of others are not here
         order[torch.from_numpy(mine)] = torch.arange(len(rows))
-        self.order = order.to(self.device)
-        self._first = self._first.to(self.device)
-        self._forget()
-
-    def twin(self) -> Task:
-        """The same task with a model of its own, for another thread: `functional_call` changes
-        the model while it runs."""
-        other = copy.copy(self)
-        other.model = copy.deepcopy(self.model)
-        other._forget()
-        other._alone = self._alone  # what is recorded needs no model
+        other.order = order.to(self.device)
+        other._first = self._first.to(self.device)
+        other._freeze()
         return other
+
+    # -- samples and losses ---------------------------------------------------------------------
+
+    def cast(self, t: Tensor) -> Tensor:
+        """A tensor on the task's device; numbers in its precision."""
+        return t.to(self.device, self.dtype if t.is_floating_point() else None)
+
+    def samples(self, client: Tensor, index: Tensor, keys: Tensor | None = None) -> Block:
+        """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …). The
+        transform makes numbers of them, and with `keys` augments them."""
+        rows = self.order[(self._first[client][:, None] + index).reshape(-1)]
+        block = tuple(t.unflatten(0, index.shape) for t in self.taken(self.data, rows))
+        return self.prepared(block, keys)
+
+    def taken(self, data: Block, rows: Tensor) -> Block:
+        """Some rows of data, on the task's device; `rows` are where the data are."""
+        return tuple(self.cast(t.index_select(0, rows.to(t.device))) for t in data)
+
+    def prepared(self, block: Block, keys: Tensor | None = None) -> Block:
+        """Samples as the model takes them, after the transform."""
+        if self.transform is None:
+            return block
+        return self.transform(block[0], self.dtype, keys), *block[1:]
+
+    def losses(
+        self, point: Mapping[str, Tensor], block: Block, buffers: Tensor, half: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """One loss per sample at parameters by name, and the buffers after the pass. half: the model sees
+        its inputs in bfloat16."""
+        # copies: layers change buffers in place, and under vmap only whole tensors
+        named = {n: b.clone() for n, b in self.layout.buffer_views(buffers).items()}
+        inputs, full = block[: self.inputs], buffers.dtype
+        if half:
+            inputs = tuple(t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs)
+        output = functional_call(self.model, {**point, **self.layout.fixed, **named}, inputs)
+        losses = self.loss(output.to(full), *block[self.inputs :])
+        if named:
+            buffers = torch.cat([named[n].reshape(-1).to(full) for n in named])
+        return losses, buffers
+
+    def regularised(self, g: Any, x: Any) -> Any:
+        """The gradient of the objective from that of the data loss; for a saddle task the gradient
+        mapping, whose sign is flipped where the objective is maximized."""
+        g = self.turned(g)
+        return g + self.l2 * x if self.l2 else g
+
+    def turned(self, v: Any) -> Any:
+        """The vector with its sign flipped where the objective is maximized."""
+        return v if self.flip is None else v * self.flip
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -274,14 +343,90 @@ class Task(Made, Gradients):
         buffers: Tensor | None = None,
         weighting: str | Sequence[float] = "uniform",
         objective: bool = True,
+        spread: Spread | None = None,
     ) -> dict[str, float]:
-        """The objective, the test metrics and, where the optimum is known, the distance to it."""
-        return evaluated(self, x, buffers, weighting, objective)
+        """The objective, the test metrics and, where the optimum is known, the distance to it. spread:
+        the processes that share the work."""
+        return evaluated(self, x, buffers, weighting, objective, spread)
 
     def client_losses(self, x: Tensor, buffers: Tensor | None = None) -> Tensor:
         """f_i(x) of every client, to see who is served badly."""
         with torch.no_grad():
             return client_losses(self, x, buffers)
+
+
+    # -- other ways to make one -----------------------------------------------------------------
+
+    @classmethod
+    def from_function(cls, *given: Any, **settings: Any) -> Self:
+        """A task from f(x, *sample) → a number: see `fairlead.task.build.function`.
+
+        >>> b = torch.tensor([[1.0], [3.0]])
+        >>> task = Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
+        >>> task.clients, task.objective(torch.zeros(1))
+        (2, tensor(2.5000))
+        """
+        return cls(**build.function(*given, **settings))
+
+    @classmethod
+    def from_functions(cls, *given: Any, **settings: Any) -> Self:
+        """A task from one function of the vector per client: see `fairlead.task.build.functions`.
+
+        >>> task = Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
+        >>> task.objective(torch.ones(2))
+        tensor(2.)
+        """
+        return cls(**build.functions(*given, **settings))
+
+    @classmethod
+    def from_arrays(cls, x: Any, y: ArrayLike, **settings: Any) -> Self:
+        """A task from arrays of inputs and labels: see `fairlead.task.build.arrays`.
+
+        >>> x, y = np.eye(6, dtype=np.float32), ["cat", "dog", "cat", "dog", "cat", "dog"]
+        >>> task = Task.from_arrays(x, y, client=["A", "A", "A", "B", "B", "B"])
+        >>> task.clients, task.dim
+        (2, 14)
+        """
+        return cls(**build.arrays(x, y, **settings))
+
+    @classmethod
+    def from_torch_dataset(cls, dataset: Any, **settings: Any) -> Self:
+        """A task from (input, label) pairs: see `fairlead.task.build.torch_dataset`."""
+        return cls(**build.torch_dataset(dataset, **settings))
+
+    @classmethod
+    def from_huggingface(cls, dataset: Any, **settings: Any) -> Self:
+        """A task from a dataset of the `datasets` library: see `fairlead.task.build.huggingface`."""
+        return cls(**build.huggingface(dataset, **settings))
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], **settings: Any) -> Self:
+        """A task from columns by name: see `fairlead.task.build.table`."""
+        return cls(**build.table(table, **settings))
+
+    @classmethod
+    def from_csv(cls, path: str | Path, **settings: Any) -> Self:
+        """A task from a comma-separated file with a header: see `fairlead.task.build.table`."""
+        return cls(**build.csv(path, **settings))
+
+    @classmethod
+    def from_parquet(cls, path: str | Path, **settings: Any) -> Self:
+        """A task from a Parquet file: see `fairlead.task.build.table`."""
+        return cls(**build.parquet(path, **settings))
+
+
+def _in_evaluation_mode(model: nn.Module) -> nn.Module:
+    """The model in evaluation mode, with the same parameters and buffers."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(t): t for t in tensors}).eval()
+
+
+def _is_capturable(model: nn.Module) -> bool:
+    """Whether a model's operators depend on shapes alone."""
+    ours = ("torch.nn.", "fairlead.task.models")
+    own = all(type(m).__module__.startswith(ours) for m in model.modules())
+    random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
+    return own and not random and not any(True for _ in model.buffers())
 
 
 def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -1,40 +1,35 @@
-"""The distribute engine: every process runs its share of each cohort, and all sum what came back.
+"""The distribute engine: every process executes its share of each cohort, and all sum the answers.
 
 All processes (ranks) run the same server program on the same numbers: cohorts, batches and noise are
-functions of the seed, sums are one all-reduce of one flat vector an exchange, and a client's memory
-lies with the rank that ran it last and moves only when another one runs it.
+functions of the seed, sums are one all-reduce of one flat vector per exchange, and a client's state is
+on the rank that ran it last and moves only when another one runs it.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.core.method import Algorithm, Memory, Replies, Upload
-from fairlead.data.batches import Batches, Draw
-from fairlead.engine.autotune import unstackable
-from fairlead.engine.clients import Single
-from fairlead.engine.cohort import Ids, Program, SimulatedCohort
-from fairlead.engine.state.residuals import Mail, Residuals
+from fairlead.core.method import Algorithm
+from fairlead.data.batches import Batches
+from fairlead.engine import autotune
+from fairlead.engine.api import Answer, Executor, Ids, Request
+from fairlead.engine.executors import unstackable
+from fairlead.engine.group import Group
+from fairlead.engine.precision import check_half
 from fairlead.engine.processes.ranks import Ranks, TorchRanks
-from fairlead.engine.replies import Collected, bits_of, split_reply
 from fairlead.engine.processes.shares import balanced, move_rows
-from fairlead.engine.simulate import Session, Simulate
-from fairlead.engine.state.store import ClientStore
+from fairlead.engine.session import Execution, Session
+from fairlead.engine.simulate import Preparation, Simulate
+from fairlead.engine.state.store import ClientStore, Keep
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.evaluation import Spread
-from fairlead.gradients.deferred import settled
 from fairlead.task.task import Task
-
-U = TypeVar("U", bound=Upload)
 
 MOVED = 64 << 20
 """Bytes of rows on their way at a time, when all are brought together."""
@@ -46,11 +41,11 @@ class Distributed(Simulate):
     (On one machine without GPUs, `train(workers=…)` starts them itself.)
 
     data: "replicate" (every rank can run every client), "shard" (a rank holds the data of its own
-        clients, and runs these alone), or "auto" to shard what no device can hold.
+        clients, and runs only these), or "auto" to shard what no device can hold.
     sums: "exact", or "bfloat16" to send sums in half the bytes.
-    timeout: seconds after which a rank that does not answer is taken for lost.
+    timeout: seconds after which a rank that does not answer counts as lost.
     backend: of torch.distributed; NCCL on GPUs and gloo elsewhere by default.
-    ranks: the processes, where they are others than torch.distributed's.
+    ranks: the processes, where they are not torch.distributed's.
     """
 
     data: Literal["auto", "replicate", "shard"] = "auto"
@@ -66,259 +61,245 @@ class Distributed(Simulate):
         if self.sums not in ("exact", "bfloat16"):
             raise unknown("kind of sums", self.sums, ["exact", "bfloat16"])
         if not self.timeout > 0:
-            raise FairleadError(f"timeout is {self.timeout}: give a positive number of seconds")
+            raise FairleadError(f"timeout is {self.timeout}: it must be a positive number of seconds")
 
     def open(
         self,
         task: Task,
-        algorithm: Algorithm[Any, Any],
+        method: Algorithm[Any, Any],
         batches: Batches,
         weights: NDArray[np.float64],
         seed: int,
         most: int | None = None,
     ) -> Session:
+        if self.precision == "bfloat16":
+            check_half(task)
         ranks = self.ranks or TorchRanks(task.device, self.backend, self.timeout)
-        return DistributedSession(self, ranks, task, algorithm, batches, weights, seed, most)
+        group = RankGroup(ranks, task, _shards(self, ranks, task))
+        if group.sharded:
+            task = task.holding(group.own)
+        keep = Keep(task.clients, task.device, self.memories, most, ranks.size)
+        session = Session(task, method, batches, weights, seed, keep, group)
+        session.remark = f"{ranks.size} ranks"
+        return session
+
+    def prepare(self, session: Session, ids: Ids, rounds: int) -> None:
+        group = session.group
+        assert isinstance(group, RankGroup)
+        share = group.share(ids, session.task.sizes[ids].astype(float))
+        mine = ids[share == group.ranks.rank]
+        if not len(mine):
+            mine = group.own[:1] if group.sharded else ids[:1]
+        whole = session.batches.draw(
+            session.seed, 0, session.identities[ids], session.task.sizes[ids], rows=ids
+        )
+        here = Preparation(self, session, mine, rounds)
+        here.shape = tuple(whole.index.shape)
+        group.ranks.wait()
+        here.begin()
+        if session.execution is None:
+            problem = here.problem
+            why = unstackable(session.task, whole)  # of the whole cohort, also where a share would do
+            if problem.mode == "auto" and why:
+                found = autotune.chosen(replace(problem, mode="loop"))
+                found = replace(found, why=f"loop: {why}")
+            else:
+                found = autotune.chosen(problem)  # all measure at once, as they will run
+            told = group.tell(found.saved() if group.first else None)
+            session.use(Execution.read(told))
+        session.executor = Shared(session, group, here.executor(), self.sums == "bfloat16")
 
 
-class DistributedSession(Session):
-    """One rank's part of a run."""
+class RankGroup(Group):
+    """The ranks of a run, and which of them has which client's rows."""
 
-    setting: Distributed
-    alone = False
-
-    def __init__(
-        self,
-        setting: Distributed,
-        ranks: Ranks,
-        task: Task,
-        algorithm: Algorithm[Any, Any],
-        batches: Batches,
-        weights: NDArray[np.float64],
-        seed: int,
-        most: int | None = None,
-    ) -> None:
-        self.ranks = ranks
-        clients = np.arange(task.clients)
-        self.owner = clients % ranks.size
-        self.pinned = _shards(setting, ranks, task)
-        self.first, self.crowd, mine = ranks.first, ranks.size, None
-        self.remark = f"{ranks.size} ranks"
-        task = copy.copy(task)
-        if self.pinned:
-            self.owner = balanced(task.sizes.astype(float), self.owner, ranks.size)
-            mine = self.owner == ranks.rank
+    def __init__(self, ranks: Ranks, task: Task, sharded: bool) -> None:
+        self.ranks, self.sharded = ranks, sharded
+        self.size, self.first = ranks.size, ranks.first
+        self.owner = np.arange(task.clients) % ranks.size
+        self.held = np.zeros(task.clients, dtype=bool)
+        """The clients that have a row on some rank."""
+        positions = None
+        if sharded:
             if ranks.size > task.clients or task.flip is not None:
                 raise FairleadError(
                     "data can be spread over at most as many ranks as there are clients, and not for "
                     'saddle tasks: use fl.Distributed(data="replicate")'
                 )
-            task.hold(np.flatnonzero(mine))
-        positions = None if mine is None else np.flatnonzero(np.repeat(mine, task.sizes))
-        task.spread = Spread(ranks, positions)
-        self.touched = np.zeros(task.clients, dtype=bool)
-        self._known: dict[Any, Collected] = {}
-        self._pending: list[tuple[int, Ids, Ids, float]] = []
-        self._counted = 0
-        super().__init__(setting, task, algorithm, batches, weights, seed, most)
+            self.owner = balanced(task.sizes.astype(float), self.owner, ranks.size)
+            mine = self.owner == ranks.rank
+            positions = np.flatnonzero(np.repeat(mine, task.sizes))
+        self.spread = Spread(ranks, positions)
 
-    # -- what all ranks do alike ----------------------------------------------------------------
-
-    def prepare(self, ids: Ids) -> None:
-        share = self.share(ids, self.task.sizes[ids].astype(float))
-        mine = ids[share == self.ranks.rank] if (share == self.ranks.rank).any() else ids[:1]
-        whole = self.batches.draw(self.seed, 0, ids, self.task.sizes[ids])
-        self.whole = tuple(whole.index.shape)
-        why = unstackable(self.task, whole)
-        if self.mode == "auto" and why:  # of the whole cohort, also where a share of it would do
-            self.mode, self.report = "loop", f"loop: {why}"
-        self.ranks.wait()
-        super().prepare(mine)  # all measure at once, as they will run
-        how = self.ranks.tell(self.how() if self.ranks.first else None)
-        if not self.ranks.first:
-            self.take(how)
-            torch.set_num_threads(self.operator_threads)
-            super().prepare(mine)
-
-    def take(self, how: dict[str, Any]) -> None:
-        super().take(how)
-        self._counted = self.counters.gradients  # what was restored is everyone's
-
-    def continue_from(self, other: Session) -> None:
-        """Take over from another run, of whose rows all lie here or those of this rank's clients."""
-        if isinstance(other, DistributedSession):
-            self.touched |= other.touched
-            if other.crowd == self.crowd and not self.pinned:
-                self.owner = other.owner.copy()
-        if self.store is not None and other.store is not None:
-            self._take_rows(self.store, other.store)
-        for name, rows in other.residuals.stores.items():
-            self._take_rows(self.residuals.of(name, rows.start.v), rows)
-        self.continue_counts(other)
-        self._counted = self.counters.gradients
-
-    def _take_rows(self, into: ClientStore[Any], rows: ClientStore[Any]) -> None:
-        ids = rows.touched
-        self.touched[ids] = True
-        for part in _parts(rows, ids[self.owner[ids] == self.ranks.rank]):
-            into.write(part, rows.read(part))
+    @property
+    def own(self) -> Ids:
+        """The clients of this rank."""
+        return np.flatnonzero(self.owner == self.ranks.rank)
 
     def share(self, ids: Ids, cost: NDArray[np.float64]) -> Ids:
-        """The rank of every client of a cohort."""
-        if self.pinned:
+        """The rank that runs each client of a cohort."""
+        if self.sharded:
             return self.owner[ids]
         return balanced(cost, self.owner[ids], self.ranks.size)
 
-    def settle(self) -> None:
-        """Sum what every rank counted for itself: gradients, bits, ways of clients."""
-        if self.ranks.size == 1:
-            self._pending.clear()
-            return
-        mine = [self.counters.gradients - self._counted]
-        flat = np.concatenate([[*mine], *([*up, nominal] for _, _, up, nominal in self._pending)])
-        total = self.ranks.total(flat.astype(np.float64))
-        self.counters.gradients = self._counted = self._counted + int(total[0])
-        first = 1
-        for entry, places, up, nominal in self._pending:
-            last = first + len(up)
-            self.ledger.amend(
-                entry, places, total[first:last].astype(np.int64) - up, total[last] - nominal
-            )
-            first = last + 1
-        self._pending.clear()
-        if self.measure_drift and self.agree(self.walks.told)[0]:
-            self.walks.reduce(self.task.dim, self.ranks.sum_, self.buffers)
+    def bring(self, stores: list[ClientStore[Any]], ids: Ids, share: Ids) -> None:
+        """Move the rows of a cohort's clients to the ranks that run them."""
+        moved = (self.owner[ids] != share) & self.held[ids]
+        if moved.any() and stores:
+            move_rows(self.ranks, stores, ids[moved], self.owner[ids][moved], share[moved])
+        if not self.sharded:
+            self.owner[ids] = share
+
+    def bring_home(self, stores: list[ClientStore[Any]]) -> None:
+        """Move all rows to the first rank, when the others are about to end. Whose clients they are is
+        still known, for a run that goes on from this one."""
+        for store in stores:
+            for part in _parts(store, np.flatnonzero(self.held)):
+                move_rows(self.ranks, [store], part, self.owner[part], np.zeros_like(part))
+        self.spread = None
+
+    @property
+    def total(self) -> Any:
+        return self.ranks.total if self.ranks.size > 1 else None
 
     def agree(self, *asked: bool) -> list[bool]:
         return [bool(v) for v in self.ranks.most([int(a) for a in asked])]
 
-    def note(self, entry: int, places: Ids, up: Ids, nominal: float) -> None:
-        """Bits of an exchange that other ranks do not know yet."""
-        if self.ranks.size > 1:
-            self._pending.append((entry, places, up, nominal))
+    def check_alike(self, x: Tensor) -> None:
+        width = torch.int32 if x.element_size() == 4 else torch.int64
+        bits = x.detach().contiguous().view(width).to(torch.int64)
+        digest = int((bits * (torch.arange(len(bits), device=x.device) % 1021 + 1)).sum()) >> 8
+        most, least = self.ranks.most([digest, -digest])
+        if most != -least:
+            raise FairleadError(
+                "the processes of this run have different models: a method must compute the same on all of "
+                "them, so draw random numbers with cohort.noise and client.noise"
+            )
 
-    # -- rows -----------------------------------------------------------------------------------
+    def tell(self, value: Any) -> Any:
+        return self.ranks.tell(value)
 
-    def bring(self, ids: Ids, share: Ids) -> None:
-        """Have the rows of a cohort's clients lie with the ranks that run them."""
-        moved = (self.owner[ids] != share) & self.touched[ids]
-        stores = self.stores()
-        if moved.any() and stores:
-            move_rows(self.ranks, stores, ids[moved], self.owner[ids][moved], share[moved])
-        if not self.pinned:
-            self.owner[ids] = share
-        self.touched[ids] = True
+    def follow(self, other: Group) -> None:
+        if isinstance(other, RankGroup):
+            self.held |= other.held
+            if other.size == self.size and not self.sharded:
+                self.owner = other.owner.copy()
 
-    def bring_home(self) -> None:
-        """Have all rows lie with the first rank, when the others are about to end. Whose clients they
-        are is still known, for a run that goes on from this one."""
-        for store in self.stores():
-            for part in _parts(store, np.flatnonzero(self.touched)):
-                move_rows(self.ranks, [store], part, self.owner[part], np.zeros_like(part))
-        self.task.spread = None
+    def take_rows(self, into: ClientStore[Any], rows: ClientStore[Any]) -> None:
+        ids = rows.touched
+        self.held[ids] = True
+        for part in _parts(rows, ids[self.owner[ids] == self.ranks.rank]):
+            into.write(part, rows.read(part))
 
-    def places(self) -> dict[str, Tensor]:
-        count = torch.tensor([self.ranks.size])
-        return {"owner": torch.from_numpy(self.owner.copy()), "count": count}
-
-    def place(self, saved: dict[str, Tensor]) -> None:
-        if saved and int(saved["count"]) == self.ranks.size and not self.pinned:
-            self.owner = saved["owner"].numpy().copy()
-
-    def load_rows(self, store: Any, rows: dict[str, Tensor]) -> None:
+    def load_rows(self, store: ClientStore[Any], rows: dict[str, Tensor]) -> None:
         ids = rows["ids"].numpy()
-        self.touched[ids] = True
+        self.held[ids] = True
         mine = torch.from_numpy(np.flatnonzero(self.owner[ids] == self.ranks.rank))
         store.load({name: t[mine.to(t.device)] for name, t in rows.items()})
 
-    def cohort(self, round: int, ids: Ids, sampled: Ids | None = None) -> DistributedCohort:
-        return DistributedCohort(self, round, ids, ids if sampled is None else sampled)
+    def wrote(self, ids: Ids) -> None:
+        self.held[ids] = True
 
-    # -- exchanges ------------------------------------------------------------------------------
+    def saved(self) -> dict[str, Tensor]:
+        count = torch.tensor([self.ranks.size])
+        return {"owner": torch.from_numpy(self.owner.copy()), "count": count}
 
-    def blank(
-        self, key: Any, program: Program, down: dict[str, Tensor], at: SimulatedCohort
-    ) -> Collected:
-        """What a rank without clients adds: zeros in the shapes that others have. They are found once, by
-        running the program for a client whose results are thrown away."""
-        if key not in self._known:
-            ids = at.ids[:1]
-            draw = self.batches.draw(self.seed, at.round, ids, self.task.sizes[ids])
-            if self.pinned:  # it has no data of others: any of its own will do
-                own = np.flatnonzero(self.owner == self.ranks.rank)[:1]
-                draw, ids = (
-                    Draw(torch.zeros(1, 1, 1, dtype=torch.int64), np.ones((1, 1), np.int64)),
-                    own,
-                )
-            aside = Residuals(self.where)
-            mail = Mail(aside, self.seed, at.round, at.exchange, through_bytes=False)
-            memory = None if self.store is None else self.store.start
-            client = Single(self.work(at.round), int(ids[0]), draw, memory, mail)
-            upload, _ = split_reply(settled(program(client, **down)), 1, down)
-            found = Collected(np.zeros(0, np.int64), kind=type(upload))
-            found.sums = {name: v.reshape(-1) for name, v in upload.tensors().items()}
-            moved = client.moved_buffers()
-            found.buffers = None if moved is None or not moved.numel() else moved
-            for name in aside.stores:
-                self.residuals.read(name, ids[:0], aside.stores[name].start.v)
-            self._known[key] = found
-        like = self._known[key]
-        sums = {name: torch.zeros_like(v) for name, v in like.sums.items()}
-        buffers = None if like.buffers is None else torch.zeros_like(like.buffers)
-        return replace(like, sums=sums, buffers=buffers, up=np.zeros(0, np.int64), nominal=0.0)
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        if saved and int(saved["count"]) == self.ranks.size and not self.sharded:
+            self.owner = saved["owner"].numpy().copy()
 
 
-class DistributedCohort(SimulatedCohort):
-    """A round's clients, of which this rank runs its share."""
+class Shared(Executor):
+    """Another executor for this rank's share of the clients; answers are summed over ranks."""
 
-    session: DistributedSession
+    def __init__(
+        self, session: Session, group: RankGroup, executor: Executor, half_sums: bool
+    ) -> None:
+        self.session, self.group, self.executor = session, group, executor
+        self.half_sums = half_sums
+        self._like: dict[Any, Answer] = {}
+        self._here: tuple[int, Ids, Ids] = (-1, np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def __init__(self, session: DistributedSession, round: int, ids: Ids, sampled: Ids) -> None:
-        super().__init__(session, round, ids, sampled)
-        self.session = session
-
-    @cached_property
-    def places(self) -> Ids:
-        """Which of the clients this rank runs; their rows are brought here."""
-        session, ids = self.session, self.ids
-        sizes = session.task.sizes[ids]
-        share = session.share(ids, session.batches.cost(session.seed, self.round, ids, sizes))
-        session.bring(ids, share)
-        return np.flatnonzero(share == session.ranks.rank)
-
-    @property
-    def here(self) -> Ids:
-        return self.ids[self.places]
-
-    @property
-    def here_weights(self) -> Tensor:
-        return self.weights[torch.from_numpy(self.places).to(self.weights.device)]
-
-    @property
-    def longest(self) -> int:
-        session = self.session
-        sizes = session.task.sizes[self.ids]
-        return session.batches.longest(session.seed, self.round, self.ids, sizes)
-
-    def run(self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Tensor) -> Replies[U]:
-        session = self.session
-        named = getattr(program, "__qualname__", repr(program))
-        key = (named, self.exchange, tuple((name, t.shape) for name, t in broadcast.items()))
-        if len(self.here):
-            found = self.collect(program, broadcast)
+    def execute(self, request: Request) -> Answer:
+        places = self._places(request)
+        count = len(request.clients)
+        if len(places):
+            at = torch.from_numpy(places).to(request.weights.device)
+            mine = self.executor.execute(request.of(places, request.weights[at]))
         else:
-            found = session.blank(key, program, broadcast, self)
-        parts = list(found.sums.values()) + ([] if found.buffers is None else [found.buffers])
-        total = _summed(session, parts)
-        sums = dict(zip(found.sums, total, strict=False))
-        buffers = None if found.buffers is None else total[-1]
-        up = np.zeros(len(self.ids), np.int64)
-        up[self.places] = found.up
-        self.enter(sum(map(bits_of, broadcast.values())), up, found.nominal, buffers)
-        answered = np.searchsorted(self.sampled, self.ids)
-        entry = len(session.ledger.exchanges) - 1
-        session.note(entry, answered, up, found.nominal)
-        return Replies(found.kind(**sums), len(self.ids))
+            mine = self._blank(request)
+        up = np.zeros(count, np.int64)
+        up[places] = mine.up
+        later = [(places[some], bits) for some, bits in mine.up_later]
+        return self._summed(replace(mine, count=count, up=up, up_later=later))
+
+    def _places(self, request: Request) -> Ids:
+        """The positions of the clients that this rank runs; their rows are brought here first."""
+        round, ids, places = self._here
+        if ids is not request.clients or round != request.round:
+            session, ids = self.session, request.clients
+            sizes = session.task.sizes[ids]
+            cost = session.batches.cost(session.seed, request.round, ids, sizes)
+            share = self.group.share(ids, cost)
+            self.group.bring(session.stores(), ids, share)
+            places = np.flatnonzero(share == self.group.ranks.rank)
+            self._here = request.round, ids, places
+        return places
+
+    def _blank(self, request: Request) -> Answer:
+        """What a rank without clients adds: zeros in the shapes that others have. They are found once, by
+        executing the program for a client whose answer is not used."""
+        shapes = [getattr(v, "shape", ()) for v in request.broadcast.values()]
+        key = (request.program, request.exchange, tuple(shapes), len(request.measures))
+        if key not in self._like:
+            one = self.group.own[:1] if self.group.sharded else request.clients[:1]
+            some = replace(request, clients=one, weights=request.weights[:1])
+            found = self.executor.execute(some)
+            for _, held in found.residuals:
+                for name, v in held.items():
+                    self.session.residuals.of(name, v)
+            self._like[key] = found
+        like = self._like[key]
+        return Answer(
+            0,
+            kind=like.kind,
+            sums={name: torch.zeros_like(v) for name, v in like.sums.items()},
+            buffers=None if like.buffers is None else torch.zeros_like(like.buffers),
+            measured={
+                measure: {n: torch.zeros_like(v) for n, v in sums.items()}
+                for measure, sums in like.measured.items()
+            },
+        )
+
+    def _summed(self, mine: Answer) -> Answer:
+        """The sums over all ranks, by one all-reduce."""
+        parts = {("sum", name): t for name, t in mine.sums.items()}
+        if mine.buffers is not None:
+            parts["buffers", ""] = mine.buffers
+        for measure, sums in mine.measured.items():
+            parts |= {(measure, name): t for name, t in sums.items()}
+        if not parts:
+            return mine
+        flat = torch.cat([t.reshape(-1) for t in parts.values()])
+        ranks = self.group.ranks
+        if self.half_sums and ranks.size > 1:
+            flat = ranks.sum_(flat.bfloat16()).to(flat.dtype)
+        else:
+            flat = ranks.sum_(flat)
+        pieces = flat.split([t.numel() for t in parts.values()])
+        found = {
+            key: piece.reshape(t.shape)
+            for (key, t), piece in zip(parts.items(), pieces, strict=True)
+        }
+        return replace(
+            mine,
+            sums={name: found["sum", name] for name in mine.sums},
+            buffers=found.get(("buffers", "")),
+            measured={
+                measure: {name: found[measure, name] for name in sums}
+                for measure, sums in mine.measured.items()
+            },
+        )
 
 
 def _parts(store: ClientStore[Any], ids: Ids) -> list[Ids]:
@@ -326,19 +307,6 @@ def _parts(store: ClientStore[Any], ids: Ids) -> list[Ids]:
     size = max(1, sum(t.nbytes for t in store.start.tensors().values()))
     step = max(1, MOVED // size)
     return [ids[k : k + step] for k in range(0, len(ids), step)]
-
-
-def _summed(session: DistributedSession, parts: list[Tensor]) -> list[Tensor]:
-    """All-reduce several tensors as one."""
-    if not parts:
-        return []
-    flat = torch.cat([t.reshape(-1) for t in parts])
-    if session.setting.sums == "bfloat16" and session.ranks.size > 1:
-        flat = session.ranks.sum_(flat.bfloat16()).to(flat.dtype)
-    else:
-        flat = session.ranks.sum_(flat)
-    cut = flat.split([t.numel() for t in parts])
-    return [piece.reshape(t.shape) for piece, t in zip(cut, parts, strict=True)]
 
 
 def _shards(setting: Distributed, ranks: Ranks, task: Task) -> bool:

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.engine.processes.distribute import Distributed, DistributedSession
+from fairlead.engine.processes.distribute import Distributed, RankGroup
 from fairlead.engine.processes.fork import (
     check_operators,
     forked,
@@ -38,7 +38,8 @@ from fairlead.engine.processes.fork import (
     undisturbed,
 )
 from fairlead.engine.processes.ranks import Lost, Ranks, launched
-from fairlead.engine.simulate import Session, Simulate
+from fairlead.engine.session import Session
+from fairlead.engine.simulate import Simulate
 from fairlead.errors import FairleadError
 
 SLOT = 2 << 20
@@ -50,7 +51,7 @@ START, TRIES = 20.0, 3
 HEAD = struct.Struct("<cQ")
 FAILED = b"!"
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_RUNNING: list[Crew] = []
+_RUNNING: list[LocalProcesses] = []
 
 
 def hindrance(device: torch.device) -> str:
@@ -77,7 +78,7 @@ class _Worker:
     socket: socket.socket
 
 
-class Crew(Ranks):
+class LocalProcesses(Ranks):
     """This process and its workers, `size` processes in all, for as long as its block lasts.
 
     optional: go on as one process where workers cannot be started; `hindered` then says why.
@@ -93,7 +94,7 @@ class Crew(Ranks):
 
     # -- beginning and end ----------------------------------------------------------------------
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> LocalProcesses:
         if self.size == 1:
             return self
         _RUNNING.append(self)
@@ -224,8 +225,8 @@ class Crew(Ranks):
 
     def collect(self, session: Session) -> None:
         """The last thing that workers do: give their clients' rows to the first process."""
-        if self.size > 1 and isinstance(session, DistributedSession):
-            session.bring_home()
+        if self.size > 1 and isinstance(session.group, RankGroup):
+            session.group.bring_home(session.stores())
             self.wait()
 
     # -- what processes do together -------------------------------------------------------------

@@ -74,4 +74,4 @@ def _unpack(store: ClientStore, ids: Ints, rows: Tensor) -> None:
         part = rows[:, first : first + width].contiguous()
         found[name] = part.view(like.dtype).reshape(len(ids), *like.shape)
         first += width
-    store.write(ids, type(store.start)(**found))
+    store.write(ids, store.start.filled(found))

@@ -1,6 +1,6 @@
 """How many processes a run gets on a CPU: as many as asked for, or as many as are fastest.
 
-One process with all threads is timed against one process a core with one thread each, over a few local
+One process with all threads is timed against one process per core with one thread each, over a few local
 steps and the sum that ends a round, on the task's own shapes; a tie goes to one process.
 """
 
@@ -9,25 +9,21 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from fairlead.core.method import Algorithm, Client, Cohort, Memory, State, Upload
-from fairlead.data.batches import Batches, Draw
-from fairlead.engine.autotune import is_small, key_of, known, remembered
-from fairlead.engine.processes.local import Crew, hindrance
-from fairlead.engine.processes.distribute import DistributedSession
-from fairlead.engine.simulate import Session, Simulate
+from fairlead.data.batches import Draw
+from fairlead.engine.api import Ids
+from fairlead.engine.autotune import Trial, chosen, is_small, key_of, known, remembered
+from fairlead.engine.processes.local import LocalProcesses, hindrance
+from fairlead.engine.processes.shares import balanced
+from fairlead.engine.session import Session
+from fairlead.engine.simulate import Preparation, Simulate
 from fairlead.errors import FairleadError
-from fairlead.task.task import Task
-
-if TYPE_CHECKING:
-    from fairlead.run.loop import Plan
 
 Workers: TypeAlias = int | Literal["auto"] | None
 MARGIN = 0.95
@@ -37,7 +33,7 @@ ONE, MANY = "one process", "processes"
 
 
 @dataclass
-class Staff:
+class Workforce:
     """How many processes, and why; `measure` while that is open."""
 
     count: int = 1
@@ -45,65 +41,63 @@ class Staff:
     measure: Measurement | None = None
     optional: bool = False
 
-    def crew(self) -> Crew:
+    def start(self) -> LocalProcesses:
         """The processes, for a block of a program."""
-        return Crew(self.count, self.optional)
+        return LocalProcesses(self.count, self.optional)
 
-    def settle(self, crew: Crew) -> str:
-        """In all processes: measure where that is open, and send workers home that are of no use.
-        Returns why there are so many."""
-        if crew.hindered:
-            return f"{ONE}: {crew.hindered}"
-        if self.measure is None or crew.size == 1:
+    def settle(self, processes: LocalProcesses) -> str:
+        """In all processes: measure where that is open, and end workers that are of no use. Returns why
+        there are so many."""
+        if processes.hindered:
+            return f"{ONE}: {processes.hindered}"
+        if self.measure is None or processes.size == 1:
             return self.why
-        count, why = self.measure.settled(crew)
+        count, why = self.measure.settled(processes)
         if count == 1:
-            crew.disband()
+            processes.disband()
         return why
 
 
-def staffed(
+def workforce(
     workers: Workers,
-    setting: Simulate,
-    task: Task,
-    local: Batches,
-    plan: Plan,
+    device: torch.device,
+    measurement: Callable[[], Measurement],
     before: int | None,
-) -> Staff:
+) -> Workforce:
     """The processes of a run; `before` is how many it had, where it goes on from an earlier part."""
     if workers is None:
-        return Staff()
+        return Workforce()
     if workers != "auto" and (
         not isinstance(workers, int) or isinstance(workers, bool) or workers < 1
     ):
         raise FairleadError(f'workers is {workers!r}: give a number of processes, "auto" or None')
     if workers == 1:
-        return Staff()
-    why = hindrance(task.device)
+        return Workforce()
+    why = hindrance(device)
     if workers != "auto":
         if why:
             raise FairleadError(f"there cannot be {workers} workers: {why}")
-        return Staff(workers, f"{workers} processes, as asked for")
+        return Workforce(workers, f"{workers} processes, as asked for")
     if why:
-        return Staff(1, f"{ONE}: {why}")
+        return Workforce(1, f"{ONE}: {why}")
     if before is not None:
         shown = ONE if before == 1 else f"{before} processes"
-        return Staff(before, f"{shown}, as it was begun", optional=True)
-    return _fastest(Measurement(setting, task, local, plan))
+        return Workforce(before, f"{shown}, as it was begun", optional=True)
+    return _fastest(measurement())
 
 
-def _fastest(measure: Measurement) -> Staff:
+def _fastest(measure: Measurement) -> Workforce:
     cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
     count = min(cores, len(measure.ids))
     if count < 2:
-        return Staff(1, f"{ONE}: {'a core' if cores < 2 else 'a client'} is all there is")
-    if is_small(measure.task, len(measure.ids), measure.draw):
-        return Staff(1, f"{ONE}: a small problem")
+        return Workforce(1, f"{ONE}: {'a core' if cores < 2 else 'a client'} is all there is")
+    if is_small(measure.session.task, len(measure.ids), measure.draw):
+        return Workforce(1, f"{ONE}: a small problem")
     measure.settle_on(count)
     found = known(measure.key)
     if found is None:
-        return Staff(count, "", measure, optional=True)
-    return Staff(*_verdict(found, count), optional=True)
+        return Workforce(count, "", measure, optional=True)
+    return Workforce(*_verdict(found, count), optional=True)
 
 
 def _verdict(seconds: dict[str, float], count: int) -> tuple[int, str]:
@@ -113,100 +107,67 @@ def _verdict(seconds: dict[str, float], count: int) -> tuple[int, str]:
     return count if pays else 1, f"{best}: measured for a round: {shown}"
 
 
-class _Moved(Upload):
-    y: Tensor
-
-
-def _walk(client: Client[Any], x: Tensor) -> _Moved:
-    """What is timed: local steps of SGD."""
-    y = x
-    for step in client.steps(1e-3):
-        y = y - step.lr * step.grad(y)
-    return _Moved(y=y)
-
-
-class _Plain(Algorithm[State, Memory]):
-    """Stands for the run's method: clients keep nothing."""
-
-    def init(self, x: Tensor) -> State:
-        return State(x=x)
-
-    def round(self, s: State, cohort: Cohort) -> State:
-        return s
-
-
 class Measurement:
     """A round by one process and by several, of a run's own task and local work."""
 
-    def __init__(self, setting: Simulate, task: Task, local: Batches, plan: Plan) -> None:
-        self.setting, self.task, self.seed, self.key = setting, task, plan.seed, ""
-        self.run = (task, _Plain(), local, task.client_weights(plan.weighting), plan.seed)
-        self.ids = plan.sampler.cohort(plan.seed, 0, task.clients)
-        self.draw = local.draw(plan.seed, 0, self.ids, task.sizes[self.ids])
+    def __init__(self, setting: Simulate, like: Session, ids: Ids, rounds: int) -> None:
+        self.setting, self.session, self.ids, self.rounds, self.key = setting, like, ids, rounds, ""
+        self.draw = like.draw(0, ids)
 
     def settle_on(self, count: int) -> None:
         """Compare one process, as it is now, with so many."""
-        one = key_of(self.setting.open(*self.run), self.draw)
-        self.key = f"{one}-{self.setting.mode}-{count}"
+        one = key_of(self.session, tuple(self.draw.index.shape), self.setting.mode)
+        self.key = f"{one}-{count}"
 
-    def settled(self, crew: Crew) -> tuple[int, str]:
+    def settled(self, processes: LocalProcesses) -> tuple[int, str]:
         """In all processes: how many are fastest, and the figures."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            found = crew.tell(self.seconds(crew))
-        if crew.first:
+            found = processes.tell(self.seconds(processes))
+        if processes.first:
             remembered(self.key, lambda: found)
-        return _verdict(found, crew.size)
+        return _verdict(found, processes.size)
 
-    def seconds(self, crew: Crew) -> dict[str, float]:
-        """Seconds a round, by ways that take turns so that a busy moment hits none alone."""
-        threads, one = crew.threads, None
-        if crew.first:  # the others wait meanwhile
+    def _trial(self, ids: Ids) -> Trial:
+        """The fastest way for one process to run these clients."""
+        how = chosen(Preparation(self.setting, self.session, ids, self.rounds).problem)
+        return Trial(self.session, how.form, how.mode, how.room)
+
+    def seconds(self, processes: LocalProcesses) -> dict[str, float]:
+        """Seconds per round, by ways that take turns so that a busy moment hits none alone."""
+        threads, one, session = processes.threads, None, self.session
+        if processes.first:  # the others wait meanwhile
             torch.set_num_threads(threads)
-            one = self.setting.open(*self.run)
-            one.prepare(self.ids)
+            one = self._trial(self.ids)
             torch.set_num_threads(1)
-        many = crew.engine(self.setting).open(*self.run)
-        many.prepare(self.ids)
-        assert isinstance(many, DistributedSession)
-        sizes = self.task.sizes[self.ids]
-        share = many.share(self.ids, many.batches.cost(self.seed, 0, self.ids, sizes))
-        mine = share == crew.rank
-        vector = torch.zeros(self.task.dim, dtype=self.task.dtype)
+        sizes = session.task.sizes[self.ids]
+        cost = session.batches.cost(session.seed, 0, self.ids, sizes)
+        share = balanced(cost, np.arange(len(self.ids)) % processes.size, processes.size)
+        places = np.flatnonzero(share == processes.rank)
+        mine, draw = self.ids[places], self.draw
+        part = Draw(draw.index[torch.from_numpy(places)], draw.count[places])
+        processes.wait()
+        many = self._trial(mine) if len(mine) else None
+        vector = torch.zeros(session.task.dim, dtype=session.task.dtype)
         best = {"alone": math.inf, "together": math.inf, "sum": math.inf}
         begin = time.perf_counter()
-        for turn in range(8):  # enough for recorded gradients to come into play
+        for turn in range(8):
             took = {}
             if one is not None:
                 torch.set_num_threads(threads)
-                took["alone"] = self._walked(one, np.ones(len(self.ids), bool))
+                took["alone"] = one.seconds(self.ids, draw, FEW)
                 torch.set_num_threads(1)
-            crew.wait()
+            processes.wait()
             start = time.perf_counter()
-            self._walked(many, mine)
-            crew.wait()
+            if many is not None:
+                many.seconds(mine, part, FEW)
+            processes.wait()
             took["together"] = time.perf_counter() - start
-            crew.sum_(vector)
+            processes.sum_(vector)
             took["sum"] = time.perf_counter() - start - took["together"]
             if turn:  # the first one warms up
                 best = {name: min(best[name], took.get(name, math.inf)) for name in best}
-            if crew.tell(turn > 1 and time.perf_counter() - begin > 3.0):
+            if processes.tell(turn > 1 and time.perf_counter() - begin > 3.0):
                 break
-        if one is not None:
-            one.close()
-        many.close()
         torch.set_num_threads(1)
-        rounds = self.draw.index.shape[1] / min(FEW, self.draw.index.shape[1])
+        rounds = draw.index.shape[1] / min(FEW, draw.index.shape[1])
         return {ONE: rounds * best["alone"], MANY: rounds * best["together"] + best["sum"]}
-
-    def _walked(self, session: Session, which: NDArray[np.bool_]) -> float:
-        """Seconds for some local steps of some of the clients."""
-        if not which.any():
-            return 0.0
-        ids, places = self.ids[which], torch.from_numpy(np.flatnonzero(which))
-        few = Draw(self.draw.index[places, :FEW], self.draw.count[which, :FEW])
-        x = self.task.start(self.seed)[0]
-        execute = session.stacked if session.mode == "vmap" else session.one_by_one
-        begin = time.perf_counter()
-        for _ in execute(_walk, {"x": x}, 0, ids, few):
-            pass
-        return time.perf_counter() - begin

@@ -229,6 +229,7 @@ class Far:
                 if here.any():
                     parts.append((left[here], _selected(batch.rows, places[here])))
                     left = left[~here]
+            left = left[slots[left] >= 0]
             left = left[~self._fresh[slots[left]]]
             if len(left):
                 rows = self._courier.now(self._bring, slots[left])

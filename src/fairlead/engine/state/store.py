@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Memory
-from fairlead.engine.state.offload import Far, Rows
+from fairlead.core.records import Memory
+from fairlead.engine.state.offload import Far, Rows, merged
 from fairlead.engine.state.tiers import Disk, Host, Ids, Memories, Tier, chosen, promise
 from fairlead.run.tensorfile import Pieces
 
@@ -37,7 +37,7 @@ class ClientStore(Generic[M]):
     tensor([[1., 1., 1.],
             [0., 0., 0.]])
     >>> store.touched
-    array([7, 9])
+    array([7])
     """
 
     def __init__(self, clients: int, start: M, tier: Tier = "device") -> None:
@@ -46,6 +46,7 @@ class ClientStore(Generic[M]):
         fields = {name: v.detach() for name, v in start.tensors().items()}
         self.row = sum(v.numel() * v.element_size() for v in fields.values())
         self._slot = np.full(clients, -1, dtype=np.int64)
+        self._written = np.zeros(clients, dtype=bool)
         self._used = 0
         self._last = NOBODY  # whose rows were asked for, and where they are
         self._free: list[int] = []
@@ -54,19 +55,16 @@ class ClientStore(Generic[M]):
 
     @property
     def touched(self) -> Ids:
-        """The clients that have a row, in rising order."""
-        return np.flatnonzero(self._slot >= 0)
+        """The clients whose state was ever written, in rising order."""
+        return np.flatnonzero(self._written)
 
     @property
     def nbytes(self) -> int:
         """Bytes held in rows."""
         return self._rows.nbytes
 
-    def slots(self, ids: Ids) -> Tensor:
-        """Where the rows of these clients lie; new ones are made and set to the start."""
-        return torch.from_numpy(self._places(ids)).to(self._rows.device, non_blocking=True)
-
     def _places(self, ids: Ids) -> Ids:
+        """Where the rows of these clients are; new ones are made and set to the start."""
         if self._last[0] is ids:  # a round reads and writes the same rows
             return self._last[1]
         new = ids[self._slot[ids] < 0]
@@ -85,8 +83,9 @@ class ClientStore(Generic[M]):
         self._rows.ahead(ids, self._slot[ids])
 
     def read(self, ids: Ids) -> M:
-        """The rows of these clients, as one record with a leading client axis."""
-        return type(self.start)(**self._rows.get(ids, self._places(ids)))
+        """The states of these clients, as one record with a leading client axis. Reading makes no rows."""
+        slots = self._last[1] if self._last[0] is ids else self._slot[ids]
+        return self.start.filled(self._rows.get(ids, slots))
 
     def lend(self, ids: Ids) -> Rows:
         """Tensors for `read_into` with the rows of these clients: the table's own where it holds just
@@ -100,6 +99,7 @@ class ClientStore(Generic[M]):
     def write(self, ids: Ids, memory: M) -> None:
         """Keep new rows for these clients."""
         self._rows.put(ids, self._places(ids), memory.tensors())
+        self._written[ids] = True
 
     def pieces(self) -> dict[str, Pieces]:
         """What `export` gives, to be read some rows at a time."""
@@ -129,7 +129,7 @@ class ClientStore(Generic[M]):
         for part in self._cut(ids):
             span = slice(first, first := first + len(part))
             rows = {name: t[span] for name, t in saved.items() if name != "ids"}
-            self.write(part, type(self.start)(**rows))
+            self.write(part, self.start.filled(rows))
 
     def take(self, other: ClientStore[M]) -> None:
         """Have the rows of another table."""
@@ -142,19 +142,12 @@ class ClientStore(Generic[M]):
         self._rows.drop(held)
         self._free += self._slot[held].tolist()
         self._slot[held] = -1
+        self._written[ids] = False
         self._last = NOBODY
 
     def one(self, client: int) -> M:
-        """One client's own vectors, copied from its (existing) row."""
-        ids = np.array([client])
-        rows = self._rows.get(ids, self._slot[ids])
-        return type(self.start)(**{name: t[0] for name, t in rows.items()})
-
-    def write_one(self, client: int, memory: M) -> None:
-        """Keep one client's new vectors in its (existing) row."""
-        ids = np.array([client])
-        rows = {name: v[None] for name, v in memory.tensors().items()}
-        self._rows.put(ids, self._slot[ids], rows)
+        """One client's own vectors, copied."""
+        return self.read(np.array([client])).map(lambda t: t[0])
 
     def settle(self) -> None:
         """Finish what is under way, and let go of threads and of what was brought ahead."""
@@ -203,7 +196,11 @@ class Near:
         """They are where they are needed."""
 
     def get(self, ids: Ids, slots: Ids) -> Rows:
-        """Rows, copied."""
+        """Rows, copied; the start where a slot is −1."""
+        if len(slots) and slots.min() < 0:
+            there = np.flatnonzero(slots >= 0)
+            known = self.get(ids[there], slots[there]) if len(there) else {}
+            return merged(self.start, len(ids), [(there, known)])
         index = self._index(slots)
         if isinstance(index, slice):
             return {name: t[index].clone() for name, t in self._table.items()}

@@ -6,6 +6,6 @@ libraries compute slowly. Here a model is run on stacked parameters, with kernel
 of the sum of their losses.
 """
 
-from fairlead.gradients.stacked.layers import Layer, batched
+from fairlead.gradients.stacked.layers import Layer, stacked_model
 
-__all__ = ["Layer", "batched"]
+__all__ = ["Layer", "stacked_model"]

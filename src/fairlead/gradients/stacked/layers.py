@@ -23,14 +23,14 @@ Layer: TypeAlias = Callable[[Weights, Tensor], Tensor]
 Name: TypeAlias = Callable[[Tensor | None], str | None]
 
 
-def batched(model: nn.Module) -> Layer | None:
+def stacked_model(model: nn.Module) -> Layer | None:
     """The model for S clients at once, each with weights of its own: a function of the parameters
     by name, (S, …), and inputs (S, B, …), that gives outputs (S, B, …). None if a layer of the
     model is not known here.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
     >>> weights = {n: torch.stack([p, 2 * p]) for n, p in model.named_parameters()}
-    >>> run = batched(model)
+    >>> run = stacked_model(model)
     >>> run(weights, torch.randn(2, 5, 1, 4, 4)).shape
     torch.Size([2, 5, 2])
     """

@@ -1,0 +1,58 @@
+"""A new method's first round is checked once: clients as a matrix against one client at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairlead.core.method import Algorithm
+from fairlead.engine.api import Answer, Executor, Request
+from fairlead.engine.executors import OneByOne
+from fairlead.engine.session import Session
+from fairlead.errors import FairleadError
+
+CLIENTS = 3
+"""How many clients are compared."""
+
+
+def is_own(method: Algorithm[Any, Any]) -> bool:
+    """Whether a method, and one it is wrapped around, come with fairlead."""
+    inner = getattr(method, "method", None)
+    own = type(method).__module__.startswith("fairlead.methods.")
+    return own and (not isinstance(inner, Algorithm) or is_own(inner))
+
+
+class Compared(Executor):
+    """Another executor, compared with one client at a time in the first round."""
+
+    def __init__(self, session: Session, executor: Executor) -> None:
+        self.session, self.executor = session, executor
+
+    def execute(self, request: Request) -> Answer:
+        session = self.session
+        if session.accounts.counters.steps == 0 and not session.task.draws_masks:
+            places = np.arange(min(CLIENTS, len(request.clients)))
+            some = request.of(places, request.weights[: len(places)])
+            self._compare(request, self.executor.execute(some), OneByOne(session).execute(some))
+        return self.executor.execute(request)
+
+    def _compare(self, request: Request, together: Answer, alone: Answer) -> None:
+        method = type(self.session.method).__name__
+        rough = 1e-3 if self.session.task.dtype != torch.float64 else 1e-7
+        pairs = {f"upload {n}": (v, together.sums[n]) for n, v in alone.sums.items()}
+        if alone.states:
+            rows = [kept.tensors() for _, kept in alone.states]
+            for name, other in together.states[0][1].tensors().items():
+                pairs[f"state {name}"] = torch.stack([row[name] for row in rows]), other
+        for name, (value, other) in pairs.items():
+            if not bool(torch.isfinite(value).all()):
+                continue  # the run will say that it diverged
+            scale = float(value.abs().max()) + float(other.abs().max())
+            if not float((value - other).abs().max()) <= rough * scale:
+                raise FairleadError(
+                    f"the {name} of {method}.{request.program} is another one when clients run as a matrix than "
+                    "one at a time: reduce and index vectors along their last axis, for example "
+                    'norm(dim=-1, keepdim=True) and x[..., part], or train with engine="loop"'
+                )

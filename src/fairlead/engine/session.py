@@ -1,0 +1,229 @@
+"""Everything that lives for a run: client states, buffers, accounts, and how the run is executed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairlead.core.method import Algorithm
+from fairlead.core.records import Memory, State
+from fairlead.data.batches import Batches, Draw
+from fairlead.engine.accounting import Accounts
+from fairlead.engine.api import Executor, Ids
+from fairlead.engine.clients import Work
+from fairlead.engine.group import Group
+from fairlead.engine.precision import restore_units
+from fairlead.engine.state.outbox import Outbox, Residuals
+from fairlead.engine.state.store import ClientStore, Keep
+from fairlead.engine.state.versions import Versions
+from fairlead.errors import FairleadError
+from fairlead.gradients.form import Form
+from fairlead.gradients.oracle import Gradients
+from fairlead.measure.base import Measure, Sums
+from fairlead.task.task import Task
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is executed: settled before its first gradient, and kept in its checkpoints.
+
+    mode: "vmap" (chunks of clients as matrices), "loop" (one client at a time) or "debug".
+    room: how many clients fit in memory together. form: how gradients are computed.
+    """
+
+    mode: Literal["vmap", "loop", "debug"]
+    room: int
+    form: Form
+    why: str
+    workers: int = 1
+
+    def saved(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> Execution:
+        """From what `saved` gave."""
+        return cls(**{**saved, "form": Form.read(saved["form"])})
+
+
+class States:
+    """What clients keep between rounds. Reading makes no rows."""
+
+    def __init__(self, start: Memory | None, keep: Keep) -> None:
+        self.start, self.keep = start, keep
+        self.store: ClientStore[Any] | None = None if start is None else keep.store(start)
+
+    def read(self, ids: Ids) -> Any:
+        """The states of some clients, with a leading client axis; None if the method keeps none."""
+        return None if self.store is None else self.store.read(ids)
+
+    def one(self, client: int) -> Any:
+        """The state of one client."""
+        return None if self.store is None else self.store.one(client)
+
+    def write(self, ids: Ids, memory: Memory) -> None:
+        """Keep new states."""
+        if self.store is None:
+            raise FairleadError(
+                "a client program returned a memory, but the method's `memory` starts none"
+            )
+        self.store.write(ids, memory)
+
+    @property
+    def touched(self) -> Ids:
+        """The clients whose state was ever written."""
+        return np.zeros(0, np.int64) if self.store is None else self.store.touched
+
+
+class Rounds(Protocol):
+    """Another way to run whole rounds and evaluations than one exchange after another."""
+
+    remark: str
+
+    def play(self, state: State, at: Any) -> State:
+        """One round."""
+        ...
+
+    def measure(self, x: Tensor, buffers: Tensor, measured: Any) -> dict[str, float]:
+        """One evaluation."""
+        ...
+
+
+class Session:
+    """A run's states, buffers and accounts, and the cohorts made from them."""
+
+    def __init__(
+        self,
+        task: Task,
+        method: Algorithm[Any, Any],
+        batches: Batches,
+        weights: NDArray[np.float64],
+        seed: int,
+        keep: Keep,
+        group: Group,
+    ) -> None:
+        self.task, self.method, self.batches = task, method, batches
+        self.weights, self.seed, self.keep, self.group = weights, seed, keep, group
+        self.identities = np.arange(task.clients)
+        x, self.buffers = task.start(seed)
+        self.server_bytes = sum(t.nbytes for t in method.init(x).tensors().values())
+        self.states = States(method.memory(x), keep)
+        self.residuals = Residuals(keep)
+        self.versions = Versions(task.clients, task.device)
+        self.accounts = Accounts()
+        self.measures: tuple[Measure, ...] = ()
+        """Those taken in the present round."""
+        self.measured: Sums = {}
+        self.gradients = Gradients(task)
+        self.execution: Execution | None = None
+        self.executor: Executor | None = None
+        self.rounds: Rounds | None = None
+        self.remark = ""
+        self.units: dict[str, Any] = {}
+        self.operator_threads = torch.get_num_threads()
+
+    # -- how it is executed ---------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str:
+        """The mode it is executed in."""
+        return "" if self.execution is None else self.execution.mode
+
+    @property
+    def report(self) -> str:
+        """How the run is executed, and why."""
+        why = "" if self.execution is None else self.execution.why
+        more = "" if self.rounds is None else self.rounds.remark
+        return "; ".join(filter(None, (why, more, self.remark)))
+
+    def use(self, execution: Execution) -> None:
+        """Execute in this way from now on. Equal bytes need equal operators and sums; where the number of
+        processes differs sums do anyway, and the way is settled anew."""
+        if execution.workers == self.group.size:
+            self.execution = execution
+            # where whole rounds are compiled, their gradients are not by themselves
+            self.gradients = Gradients(self.task, replace(execution.form, compiled=False))
+
+    # -- rounds ---------------------------------------------------------------------------------
+
+    def draw(self, round: int, ids: Ids, idle: bool = False) -> Draw:
+        """The batches of some clients in a round."""
+        if idle:
+            none = torch.zeros((len(ids), 0, 1), dtype=torch.int64)
+            return Draw(none, np.zeros((len(ids), 0), np.int64))
+        task, who = self.task, self.identities[ids]
+        return self.batches.draw(
+            self.seed, round, who, task.sizes[ids], device=task.store, rows=ids
+        )
+
+    def work(self, round: int) -> Work:
+        """What is the same for all clients of a round."""
+        return Work(
+            self.gradients, self.seed, round, self.accounts.counters.steps, self.buffers,
+            self.identities, check=self.mode == "debug",
+        )  # fmt: skip
+
+    def outbox(self, round: int, exchange: int, ids: Ids) -> Outbox:
+        """For what some clients send in one exchange."""
+        keys = torch.from_numpy(self.identities[ids]).to(self.task.device, non_blocking=True)
+        check = self.mode == "debug"
+        return Outbox(self.residuals, self.seed, round, exchange, ids, keys, check)
+
+    # -- what is recorded -----------------------------------------------------------------------
+
+    def evaluate(self, x: Tensor, weighting: Any, objective: bool) -> dict[str, float]:
+        """The metrics of a model."""
+        task = self.task
+        if self.rounds is None or type(task).evaluate is not Task.evaluate:
+            return task.evaluate(x, self.buffers, weighting, objective, self.group.spread)
+        return self.rounds.measure(x, self.buffers, (weighting, objective))
+
+    def measurements(self, measures: tuple[Measure, ...]) -> dict[str, float]:
+        """What measures have found since the last call."""
+        found = {}
+        for measure in measures:
+            found.update(measure.value(self.measured.get(measure.name, {})))
+        self.measured = {}
+        return found
+
+    def settle(self) -> None:
+        """Bring the accounts up to date before they are read."""
+        self.accounts.settle(self.group.total)
+
+    # -- going on and ending --------------------------------------------------------------------
+
+    def stores(self) -> list[ClientStore[Any]]:
+        """Whatever has one row per client."""
+        left = [self.residuals.stores[name] for name in sorted(self.residuals.stores)]
+        return left if self.states.store is None else [self.states.store, *left]
+
+    def expect(self, ids: Ids) -> None:
+        """Bring the states of these clients to the device while others are at work."""
+        for store in self.stores():
+            store.prefetch(ids)
+
+    def continue_from(self, other: Session) -> None:
+        """Go on from another run: its clients' states, buffers and accounts, executed as it was."""
+        self.group.follow(other.group)
+        if self.states.store is not None and other.states.store is not None:
+            self.group.take_rows(self.states.store, other.states.store)
+        for name, rows in other.residuals.stores.items():
+            self.group.take_rows(self.residuals.of(name, rows.start.v), rows)
+        self.buffers = other.buffers
+        self.versions.load(other.versions.export())
+        self.accounts.restored(other.accounts.counters, other.accounts.ledger.copy())
+        if other.execution is not None:
+            self.use(other.execution)
+
+    def close(self) -> None:
+        """Give back threads and settings."""
+        torch.set_num_threads(self.operator_threads)
+        restore_units(self.units)
+        for store in self.stores():
+            store.settle()

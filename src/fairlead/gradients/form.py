@@ -1,0 +1,45 @@
+"""How gradients are computed: settled before the first one, part of the run, kept in its checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Way: TypeAlias = Literal["vmap", "stacked", "streams"]
+ANY = 0
+"""Among the captured widths: every width is captured."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How gradients are computed.
+
+    way: many clients at once by `torch.func.vmap`, by layers written for a matrix of clients
+        (`fairlead.gradients.stacked`), or client by client on a few CUDA streams.
+    half: in bfloat16, from and to vectors of full precision.
+    compiled: by `torch.compile`.
+    channels_last: one client's images in the layout that some CPUs convolve faster.
+    deferred: one client's vectors as `fairlead.gradients.deferred` sums; "products" also leaves gradients
+        that are matrix products to be multiplied into them.
+    capture: batch widths whose gradients are captured as a flat list of operators (see
+        `fairlead.gradients.capture`).
+    """
+
+    way: Way = "vmap"
+    half: bool = False
+    compiled: bool = False
+    channels_last: bool = False
+    deferred: Literal["", "sums", "products"] = ""
+    capture: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.way + ", compiled" * self.compiled + ", bfloat16" * self.half
+
+    def captures(self, width: int) -> bool:
+        """Whether gradients of batches of this width are captured."""
+        return width in self.capture or ANY in self.capture
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> Form:
+        """From what a checkpoint keeps."""
+        return cls(**{**saved, "capture": tuple(saved["capture"])})

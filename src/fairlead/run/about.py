@@ -1,0 +1,84 @@
+"""What a run is, for people and for files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fairlead.describe import described
+from fairlead.report.split_plot import sentence, shown
+from fairlead.task.task import Task
+
+
+def about(run: Any) -> dict[str, Any]:
+    """What a run is, for people and for files: method, task, settings, versions."""
+    import fairlead
+
+    task, plan, method = run.task, run.plan, run.algorithm
+    config = run.config
+    lr = getattr(method, "lr", None)
+    return {
+        "label": type(method).__name__,
+        "paper": method.paper,
+        "lr": _base(lr),
+        "seed": plan.seed,
+        "rounds": plan.rounds,
+        "target": described(plan.target),
+        "method": config["method"],
+        "task": {
+            "name": task.name, "clients": task.clients, "samples": int(task.sizes.sum()),
+            "parameters": task.dim, "dtype": str(task.dtype).removeprefix("torch."),
+            "device": str(task.device), "l2": task.l2, "noise": task.noise,
+        },
+        "work": {
+            **{name: _short(config[name]) for name in ("batches", "cohort", "dropout")},
+            "weighting": _short(described(plan.weighting)), "eval_every": plan.eval_every,
+            "objective": plan.objective,
+        },
+        "split": _split(task),
+        "engine": run.session.told,
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "fairlead": fairlead.__version__, "torch": torch.__version__, "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }  # fmt: skip
+
+
+def _base(lr: Any) -> float | None:
+    """The step size before any schedule."""
+    value = getattr(lr, "lr", lr)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _short(value: Any) -> Any:
+    """Long lists by a digest."""
+    text = json.dumps(value)
+    return value if len(text) < 2000 else f"digest {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def class_labels(task: Task) -> NDArray[Any] | None:
+    """The labels by which a split is described, where they are few."""
+    if len(task.data) < 2 or task.data[1].dim() != 1:
+        return None
+    labels = task.data[1].cpu().numpy()
+    return labels if len(np.unique(labels)) <= 100 else None
+
+
+def _split(task: Task) -> dict[str, Any] | None:
+    """How many samples of which class the clients hold, where targets are classes."""
+    labels = class_labels(task)
+    if labels is None:
+        return None
+    counts, classes, notes = shown(task.split, labels)
+    return {
+        "sentence": sentence(task.split, labels), "classes": classes, "counts": counts.tolist(),
+        "more": " ".join(notes),
+    }  # fmt: skip

@@ -1,0 +1,44 @@
+"""One forward pass before training, so that a model, a loss and data that do not fit are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fairlead.data.checks import check_labels
+from fairlead.errors import FairleadError
+
+
+def check_model(task: Any, labels: bool) -> None:
+    """One forward pass on two samples of the data, and of the test data, so that a mismatch shows
+    before training."""
+    for data in (task.data, task.test):
+        if data is not None:
+            _check_block(task, data, labels)
+
+
+def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> None:
+    block = task.taken(data, torch.arange(min(2, len(data[0]))))
+    x, _ = task.start(0)
+    try:
+        block = task.prepared(block)
+        output = functional_call(task.evaluation_model, task.state_dict(x), block[: task.inputs])
+        if labels and not data[-1].is_floating_point():
+            check_labels(data[-1], output.shape[1])
+        losses = task.loss(output, *block[task.inputs :])
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        shapes = " and ".join(str(tuple(t.shape)) for t in block)
+        hint = ""
+        if block[0].dtype == torch.uint8 and task.transform is None:
+            hint = "; for images as bytes give transform=fl.Images.of(x)"
+        raise FairleadError(
+            f"the model and the loss do not fit samples of shapes {shapes}: {error}{hint}"
+        ) from error
+    if losses.shape != (len(block[0]),):
+        raise FairleadError(
+            f"the loss returned shape {tuple(losses.shape)} for {len(block[0])} samples: "
+            'return one value per sample, for example with reduction="none"'
+        )
