@@ -11,12 +11,24 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
+from collections.abc import Callable
 
 import torch
-from rounds import WORKLOADS, fairlead_round, make_task, seconds
 
 import fairlead as fl
+from bench import WORKLOADS, ours
 from fairlead.compress import Noise
+
+ROUNDS = 3  # a turn of the local work
+
+
+def seconds(run: Callable[[], object], device: str) -> float:
+    begin = time.perf_counter()
+    run()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
 
 
 def main() -> None:
@@ -24,21 +36,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    workload = WORKLOADS[1]
-    task = make_task(workload, given.device)
-    plan = fl.Batches(batch_size=workload.batch, steps=workload.steps)
-    work, report = fairlead_round(task, plan, 0, 0.1, "auto")
-    v = torch.randn(workload.clients, task.dim, device=given.device)
+    workload = WORKLOADS["W2"]
+    runner = ours.begin(workload.asked(device=given.device, method="FedAvg", engine="auto"))
+    v = torch.randn(workload.clients, workload.dim, device=given.device)
     keys = torch.randint(2**32, (workload.clients, 2), device=given.device)
     noise = Noise(keys)
     coders = {f"QSGD, {bits} bit": fl.QSGD(bits) for bits in (1, 2, 4, 8)}
     turns: dict[str, list[float]] = {name: [] for name in ("work", *coders)}
     for turn in range(given.repeats + 2):
-        times = {"work": seconds(work, given.device)}
+        times = {"work": statistics.fmean(runner.run(ROUNDS))}
         for name, q in coders.items():
 
             def both(q: fl.QSGD = q) -> torch.Tensor:
-                return q.decode(q.encode(v, noise), task.dim, v.dtype, noise)
+                return q.decode(q.encode(v, noise), workload.dim, v.dtype, noise)
 
             times[name] = seconds(both, given.device)
         if turn >= 2:  # the first ones warm up
@@ -46,7 +56,7 @@ def main() -> None:
                 turns[name].append(value)
     medians = {name: statistics.median(values) for name, values in turns.items()}
     print(
-        f"torch {torch.__version__}, {given.device}, {torch.get_num_threads()} threads; local work: {report}\n"
+        f"torch {torch.__version__}, {given.device}, {torch.get_num_threads()} threads; local work: {runner.note()}\n"
     )
     print("| | ms | share of the local work |")
     print("|---|---|---|")

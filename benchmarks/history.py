@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from many import workload
 
 import fairlead as fl
 from fairlead.run.history_file import HistoryFile, read_history
+from many import workload
 
 ROWS, COLUMNS = 10_000, 20
 

@@ -35,7 +35,7 @@ def train(rounds):
                     engine=fl.Distributed(), workers=workers, eval_every=rounds, objective=False)
 train(6)
 run = train(rounds)
-if run.session.first:
+if run.session.group.first:
     print(json.dumps([run.seconds / rounds, run.engine]))
 """
 NAMES = (

@@ -3,7 +3,7 @@
 python benchmarks/rounds.py [W1 W2 …] [--peers] [--scaling] [--repeats 5] [--device cpu]
 """
 
-from fairlead.bench.__main__ import main
+from bench.__main__ import main
 
 if __name__ == "__main__":
     main()

@@ -406,12 +406,21 @@ def test_command(report, monkeypatch, tmp_path) -> None:
         given.update(more, names=names)
         return report
 
-    monkeypatch.setattr("fairlead.cli.bench.bench", bench)
+    monkeypatch.setattr("bench.bench", bench)
     done = CliRunner().invoke(app, ["bench", "W1", "--repeats", "3", "--out", str(tmp_path / "o")])
     assert done.exit_code == 0
     assert "| W1 softmax | 50 | 100 |" in done.output
     assert (given["names"], given["repeats"], given["peers"]) == (["W1"], 3, False)
     assert (tmp_path / "o" / "bench.md").read_text() == table.markdown(report)
+
+
+def test_command_without_the_source_checkout(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(fl, "__file__", str(tmp_path / "lib" / "fairlead" / "__init__.py"))
+    done = CliRunner().invoke(app, ["bench", "W1", "--out", str(tmp_path / "o")])
+    assert done.exit_code == 2
+    said = " ".join(done.output.split())
+    assert said.startswith("error: the benchmarks come with fairlead's source checkout")
+    assert not (tmp_path / "o").exists()
 
 
 def test_it_runs_without_typer_rich_and_matplotlib(report, tmp_path) -> None:
@@ -425,7 +434,8 @@ print(write(json.load(open("report.json")), "."))
 sys.argv = ["bench", "W9"]
 main()
 """
-    env = {**os.environ, "PYTHONPATH": str(Path(fl.__file__).parents[1])}
+    places = [Path(fl.__file__).parents[1], Path(run.__file__).parents[1]]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True
     )

@@ -2,7 +2,7 @@
 
 Needs nothing but what fairlead itself needs; figures are drawn where matplotlib is installed.
 
-    python -m bench W1 W2 --device cuda
+    PYTHONPATH=src:benchmarks python -m bench W1 W2 --device cuda
 """
 
 from bench.run import bench

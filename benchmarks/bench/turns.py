@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import fairlead
 from fairlead.errors import FairleadError
 
 Say = Callable[[str], None]
@@ -214,8 +215,8 @@ def own(
     group: str, device: str, method: str = "FedAvg", engine: str = "auto", **more: Any
 ) -> Contestant:
     """A contestant of our own: the bare loop, or fairlead with a method and an engine."""
-    root = str(Path(__file__).parents[2])
-    places = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = [Path(fairlead.__file__).parents[1], Path(__file__).parents[1]]  # src and benchmarks
+    places = [*map(str, here), *filter(None, [os.environ.get("PYTHONPATH")])]
     base = {"PYTHONPATH": os.pathsep.join(places)}
     environments, form = [base], more.pop("form", engine)
     cores = os.cpu_count() or 1
@@ -227,7 +228,7 @@ def own(
         shared |= {**base, "OMP_NUM_THREADS": "1"}
         environments = [{**shared, "RANK": str(k)} for k in range(cores)]
         form = f"{cores} processes"
-    command = [sys.executable, "-m", "bench.worker"]
+    command = [sys.executable, "-P", "-m", "bench.worker"]  # -P: no bench of the current folder
     asked = {"who": group, "device": device, "method": method, "engine": engine, **more}
     return Contestant(group, form, command, environments, asked)
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairlead.task import models
 from bench.peers import plain
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError, unknown
+from fairlead.task import models
 from fairlead.task.task import Task
 
 

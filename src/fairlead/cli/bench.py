@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from fairlead.bench import bench, markdown, write
+import fairlead
 from fairlead.cli.common import app, fail, out
 from fairlead.errors import FairleadError
+
+
+def harness() -> ModuleType:
+    """The package `bench`, which lies in the checkout beside src and is not installed."""
+    folder = Path(fairlead.__file__).parents[2] / "benchmarks"
+    if not (folder / "bench").is_dir():
+        raise FairleadError(
+            "the benchmarks come with fairlead's source checkout and not with this installation: "
+            'get the source, run pip install -e ".[all]" in its folder, and then fairlead bench'
+        )
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return importlib.import_module("bench")
 
 
 @app.command("bench")
@@ -47,6 +63,7 @@ def bench_command(
     """How fast rounds are: beside a floor, a bare PyTorch loop and other libraries."""
     progress = Console(stderr=True)
     try:
+        bench = harness()
         with progress.status("…") as status:
             lines = progress.is_terminal
 
@@ -55,12 +72,12 @@ def bench_command(
                     text, markup=False, highlight=False
                 )
 
-            report = bench(
+            report = bench.bench(
                 workloads or (), device=device, peers=peers, repeats=repeats, engine=engine,
                 precision=precision, compile="tuned" if tuned else compile, curves=scaling, rounds=rounds,
-                seconds=seconds, say=say, each=lambda report: write(report, folder),
+                seconds=seconds, say=say, each=lambda report: bench.write(report, folder),
             )  # fmt: skip
-        out.print(markdown(report), highlight=False, soft_wrap=True)
-        out.print(f"written: {folder}/{', '.join(write(report, folder))}", highlight=False)
+        out.print(bench.markdown(report), highlight=False, soft_wrap=True)
+        out.print(f"written: {folder}/{', '.join(bench.write(report, folder))}", highlight=False)
     except FairleadError as error:
         fail(error)

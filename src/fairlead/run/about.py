@@ -43,7 +43,7 @@ def about(run: Any) -> dict[str, Any]:
             "objective": plan.objective,
         },
         "split": _split(task),
-        "engine": run.session.told,
+        "engine": run.session.report,
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "fairlead": fairlead.__version__, "torch": torch.__version__, "numpy": np.__version__,

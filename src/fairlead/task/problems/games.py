@@ -241,7 +241,7 @@ def auc_maximization(
 
     made = SaddleTask(
         _like(task, _Scored), Vector(torch.zeros(1)), play, task.data, task.split,
-        judge=judge, weighting=weighting, record=task.recordable, noise=task.noise,
+        judge=judge, weighting=weighting, record=task.capturable, noise=task.noise,
         transform=task.transform, keep="host" if task.mapped else task.keep, dtype=task.dtype, device=task.device, name=f"auc of {task.name}",
     )  # fmt: skip
     made.optimum = saddle_point(made, weighting) if solve else None
@@ -294,7 +294,7 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
     made = AgnosticTask(
         _like(task, lambda model: model), weights, play, [*data, owner], split,
         judge=_twin(task, task.metrics), simplex=True, weighting="uniform",
-        record=task.recordable, noise=task.noise, transform=task.transform, keep="host" if task.mapped else task.keep,
+        record=task.capturable, noise=task.noise, transform=task.transform, keep="host" if task.mapped else task.keep,
         dtype=task.dtype, device=task.device, name=f"agnostic {task.name}",
     )  # fmt: skip
     made.optimum = saddle_point(made) if solve else None
