@@ -14,6 +14,7 @@ import pytest
 import torch
 from conformance import METHODS
 from conftest import uneven
+from programs import PATHS
 from safetensors.torch import load_file
 
 import fairlead as fl
@@ -195,8 +196,7 @@ print(run.stopped, run.rounds)
 
 def _process(folder: Path, name: str, rounds: int) -> subprocess.Popen[str]:
     words = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), name, str(rounds)]
-    here = str(Path(__file__).parent)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
     return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
 
 

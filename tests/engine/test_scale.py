@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from programs import PATHS
 
 import fairlead as fl
 from fairlead.data import sampling
@@ -152,8 +153,7 @@ print(json.dumps(found))
 @pytest.mark.slow
 def test_a_million_clients_of_softmax_regression_in_bounded_memory() -> None:
     """What is resident at the peak is far below what clients keep."""
-    root = str(Path(__file__).parent.parent / "src")
-    env = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=env, check=False
     )

@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 import ranks
 import torch
+from programs import PATHS, TESTS
 from safetensors.torch import load_file, save_file
 
 import fairlead as fl
 from fairlead.engine.processes.shares import balanced
-
-HERE = Path(__file__).parent
-PATHS = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
 
 
 def free_port() -> int:
@@ -40,7 +38,7 @@ def launch(count: int, *words: str, **more: str) -> list[subprocess.Popen]:
     return [
         subprocess.Popen(
             [sys.executable, *words], env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
-            cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for r in range(count)
     ]  # fmt: skip

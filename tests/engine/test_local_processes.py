@@ -20,18 +20,18 @@ import pytest
 import ranks
 import torch
 from conftest import uneven
+from programs import PATHS
 from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
 from fairlead.engine import autotune as choose
-from fairlead.engine.processes import local as crew, workers
+from fairlead.engine.processes import local as crew
+from fairlead.engine.processes import workers
 from fairlead.engine.processes.local import SLOT, SMALL, Crew
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forks")
 
-HERE = Path(__file__).parent
-PATHS = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
 WORK = {"rounds": 4, "cohort": 4, "batch_size": 4, "steps": 3}
 LARGE = {**WORK, "rounds": 2, "batch_size": 40}
 
