@@ -42,7 +42,7 @@ def cases(device: str = "cpu") -> dict[str, tuple]:
     game = fl.problems.saddle_regression(s=2, clients=5)
     found["game"] = (game, METHODS["catalyst-scaffold-s"], "vmap", {"rounds": 4, "steps": 3})
     noisy = uneven()
-    noisy.noise = 0.1
+    noisy = noisy.replace(noise=0.1)
     found["noise"] = (
         noisy,
         METHODS["fedavg"],
@@ -76,11 +76,11 @@ def main(folder: Path, what: str, device: str = "cpu", **engine) -> None:
             continue
         setting = fl.Distributed(mode, **engine)
         run = fl.train(task, method, engine=setting, **settings)
-        rank = run.session.ranks.rank
+        rank = run.session.group.ranks.rank
         place = folder / str(rank)
         place.mkdir(exist_ok=True)
         written(run, name, place)
-        store = run.session.store
+        store = run.session.states.store
         if store is not None:
             rows = {k: t.cpu().contiguous() for k, t in store.export().items()}
             save_file(rows, place / f"{name}.rows")

@@ -156,6 +156,23 @@ class Task:
         moved._freeze()
         return moved
 
+    def replace(self, **fields: Any) -> Self:
+        """The task with another optimum, metrics, l2, noise or name.
+
+        >>> import fairlead as fl
+        >>> fl.problems.theorem2().replace(noise=0.1).noise
+        0.1
+        """
+        for name in fields:
+            if name not in ("optimum", "metrics", "l2", "noise", "name"):
+                raise unknown("field to replace", name, ["optimum", "metrics", "l2", "noise", "name"])
+        other = self._changed()
+        for name, value in fields.items():
+            setattr(other, name, value)
+        other.optimum = None if other.optimum is None else self.cast(other.optimum)
+        other._freeze()
+        return other
+
     def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
         """Put the model's layout, the constants and the data on a device in a precision."""
         if device.type == "cuda" and not torch.cuda.is_available():

@@ -106,7 +106,7 @@ def logistic_regression(
     nn.init.zeros_(model.weight)
     settings = {"dtype": torch.float64, "name": "logistic-regression", **settings}
     task = Task(model, "logistic", (x, y), clients, l2=l2, **settings)
-    task.optimum = minimize(task) if solve else None
+    task = task.replace(optimum=minimize(task)) if solve else task
     return task
 
 
@@ -172,5 +172,5 @@ def two_gaussians(
         iid(y, clients, seed) if iid_split else owners,
         test=(torch.tensor(x_test), torch.tensor(y_test)), **settings,
     )  # fmt: skip
-    task.optimum = minimize(task)
+    task = task.replace(optimum=minimize(task))
     return task

@@ -179,7 +179,7 @@ def robust_regression(
     settings = {"name": "robust-regression", "record": True, **settings}
     task = SaddleTask.of(f, [a, b], zero, zero, clients, batched=True, **settings)
     if solve:
-        task.optimum = saddle_point(task)
+        task = task.replace(optimum=saddle_point(task))
         size = float(task.optimum[task.players[0]].square().sum())
         if size >= penalty:
             raise FairleadError(
@@ -244,7 +244,7 @@ def auc_maximization(
         judge=judge, weighting=weighting, record=task.capturable, noise=task.noise,
         transform=task.transform, keep="host" if task.mapped else task.keep, dtype=task.dtype, device=task.device, name=f"auc of {task.name}",
     )  # fmt: skip
-    made.optimum = saddle_point(made, weighting) if solve else None
+    made = made.replace(optimum=saddle_point(made, weighting)) if solve else made
     return made
 
 
@@ -297,7 +297,7 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
         record=task.capturable, noise=task.noise, transform=task.transform, keep="host" if task.mapped else task.keep,
         dtype=task.dtype, device=task.device, name=f"agnostic {task.name}",
     )  # fmt: skip
-    made.optimum = saddle_point(made) if solve else None
+    made = made.replace(optimum=saddle_point(made)) if solve else made
     return made
 
 
@@ -310,9 +310,7 @@ def _like(
 
 
 def _twin(task: Task, metrics: Any) -> Task:
-    other = task.twin()
-    other.metrics = dict(metrics)
-    return other
+    return task.replace(metrics=dict(metrics))
 
 
 def _plain_task(task: Task) -> None:

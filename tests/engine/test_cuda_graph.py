@@ -16,9 +16,9 @@ from conftest import shared
 
 import fairlead as fl
 from fairlead.core.method import Cohort
-from fairlead.methods.fedavg import FedAvg
 from fairlead.engine import cuda_graph as graphs
 from fairlead.engine.graph_inputs import rung
+from fairlead.methods.fedavg import FedAvg
 
 ROUNDS = {"rounds": 5, "cohort": 3, "batch_size": 4, "epochs": 2, "dropout": 0.25, "seed": 11}
 RAGGED = {**ROUNDS, "epochs": None, "steps": [1, 5, 3, 4, 2], "weighting": "size"}
@@ -45,7 +45,7 @@ def played_again(device: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def _memory(run: fl.Run) -> dict[str, torch.Tensor]:
-    store = run.session.store
+    store = run.session.states.store
     return {} if store is None else store.read(np.arange(run.task.clients)).tensors()
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conformance import METHODS
 from conftest import uneven
+from programs import PATHS
 from safetensors.torch import load_file
 
 import fairlead as fl
@@ -25,9 +26,9 @@ WORK = {"cohort": 3, "batch_size": 4, "epochs": 1, "dropout": 0.2}
 def _same(one: fl.Run, two: fl.Run) -> None:
     for key, value in two.state.tensors().items():
         assert torch.equal(one.state.tensors()[key], value), key
-    if two.session.store is not None:
-        kept = one.session.store.export()
-        for key, value in two.session.store.export().items():
+    if two.session.states.store is not None:
+        kept = one.session.states.store.export()
+        for key, value in two.session.states.store.export().items():
             assert torch.equal(kept[key], value), key
     assert torch.equal(one.session.buffers, two.session.buffers)
     assert one.counters == two.counters
@@ -195,8 +196,7 @@ print(run.stopped, run.rounds)
 
 def _process(folder: Path, name: str, rounds: int) -> subprocess.Popen[str]:
     words = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), name, str(rounds)]
-    here = str(Path(__file__).parent)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
     return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
 
 

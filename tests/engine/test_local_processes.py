@@ -20,18 +20,18 @@ import pytest
 import ranks
 import torch
 from conftest import uneven
+from programs import PATHS
 from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
 from fairlead.engine import autotune as choose
-from fairlead.engine.processes import local as crew, workers
+from fairlead.engine.processes import local as crew
+from fairlead.engine.processes import workers
 from fairlead.engine.processes.local import SLOT, SMALL, Crew
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forks")
 
-HERE = Path(__file__).parent
-PATHS = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
 WORK = {"rounds": 4, "cohort": 4, "batch_size": 4, "steps": 3}
 LARGE = {**WORK, "rounds": 2, "batch_size": 40}
 
@@ -96,8 +96,8 @@ def same(run: fl.Run, other: fl.Run, atol: float = 1e-10) -> None:
         np.testing.assert_allclose(
             [row[n] for n in kept], [expected[n] for n in kept], atol=max(atol, 1e-12)
         )
-    if other.session.store is not None:  # also the clients' memories have come home
-        rows, expected = run.session.store.export(), other.session.store.export()
+    if other.session.states.store is not None:  # also the clients' memories have come home
+        rows, expected = run.session.states.store.export(), other.session.states.store.export()
         for name, value in expected.items():
             torch.testing.assert_close(rows[name], value, rtol=0, atol=atol)
 
@@ -539,7 +539,7 @@ def test_a_tie_goes_to_one_process(
     monkeypatch.setattr(workers.Measurement, "seconds", lambda self, crew: seconds)
     for _ in range(2):  # measured, and remembered
         run = fl.train(large(), fl.FedAvg(lr=0.1), engine="vmap", workers="auto", **LARGE)
-        assert run.session.crowd == count
+        assert run.session.group.size == count
         shown = "2 processes" if count == 2 else "one process"
         figures = f"one 1e+03 ms, 2 {many * 1e3:g} ms"
         assert run.engine.endswith(f"{shown}: measured for a round: {figures}")
@@ -565,7 +565,7 @@ def test_comparisons_with_workers() -> None:
     two = fl.compare(uneven(), methods, workers=2, **WORK)
     for label in methods:
         same(two.entries[label].runs[0], one.entries[label].runs[0])
-        assert two.entries[label].runs[0].session.crowd == 2
+        assert two.entries[label].runs[0].session.group.size == 2
     auto = fl.compare(uneven(), methods, workers="auto", **WORK)
     assert auto.table()[0].keys() == one.table()[0].keys()
     with pytest.raises(fl.FairleadError, match="workers is of single runs"):

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead as fl
-from fairlead.run.checkpoint import listed, read
-from fairlead.engine.state import offload as far, tiers
+from fairlead.engine.state import offload as far
+from fairlead.engine.state import tiers
 from fairlead.engine.state.store import ClientStore, Keep
+from fairlead.run.checkpoint import listed, read
 
 TIERS: Any = ["device", "host", "disk"]
 METHODS: Any = [
@@ -289,7 +290,9 @@ def test_the_checkpoint_of_a_run_is_the_same_file_in_every_tier(
 ) -> None:
     files: dict[str, dict[str, torch.Tensor]] = {}
     for tier in TIERS:
-        monkeypatch.setattr("fairlead.engine.state.store.PART", 1 << 26 if tier == "device" else 100)
+        monkeypatch.setattr(
+            "fairlead.engine.state.store.PART", 1 << 26 if tier == "device" else 100
+        )
         keep = fl.Checkpoints(tmp_path / tier, every=1)
         held: Any = trained(tier, fl.Scaffold(lr=0.2), checkpoints=keep).session.store
         found = read(listed(tmp_path / tier)[-1])
@@ -370,8 +373,8 @@ def test_who_can_take_part() -> None:
     assert fl.AllFirst(2).most(10, 3) == 10
     assert fl.Replay([[0, 3], [3, 4], [9]]).most(10, 2) == 3
     run = trained("auto", fl.Scaffold(lr=0.1), cohort=1, rounds=2)
-    assert run.session.where.count == 2
-    assert trained("auto", fl.Scaffold(lr=0.1, warm_start=True)).session.where.count == 5
+    assert run.session.keep.count == 2
+    assert trained("auto", fl.Scaffold(lr=0.1, warm_start=True)).session.keep.count == 5
 
 
 # -- on a GPU -----------------------------------------------------------------------------------

@@ -388,3 +388,16 @@ def test_a_run_is_resumed_from_its_folder(tmp_path) -> None:
     assert [r["distance"] for r in one] == [r["distance"] for r in two]
     assert "no folder of a run" in " ".join(_run("resume", str(tmp_path), code=2).split())
     assert "ask for more" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_commands_tell_what_a_run_takes_before_they_train(command: str) -> None:
+    words = ["--lr", "0.5", "--rounds", "2", "--clients", "4", "--memories", "disk"]
+    words += ["--seeds", "1"] if command == "compare" else []
+    text = " ".join(_run(command, *words).split())
+    first = (
+        "memory: 1.0 MB on cpu (data 0.5, server 0.0, clients at work 0.6), client memories up to "
+    )
+    assert text.startswith(first + "10.4 kB on disk")
+    words[words.index("disk")] = "disc"
+    assert "no place for memories 'disc': did you mean 'disk'?" in _run(command, *words, code=2)

@@ -28,9 +28,9 @@ def _variants(method: fl.Algorithm) -> list[tuple[fl.Algorithm, int]]:
 def _agree(one: fl.Run, two: fl.Run) -> None:
     for key, value in one.state.tensors().items():
         torch.testing.assert_close(value, two.state.tensors()[key], rtol=0, atol=1e-10)
-    if one.session.store is not None:
-        kept = two.session.store.export()
-        for key, value in one.session.store.export().items():
+    if one.session.states.store is not None:
+        kept = two.session.states.store.export()
+        for key, value in one.session.states.store.export().items():
             torch.testing.assert_close(value, kept[key], rtol=0, atol=1e-10)
     torch.testing.assert_close(one.session.buffers, two.session.buffers, rtol=0, atol=1e-10)
     assert dataclasses.asdict(one.counters) == dataclasses.asdict(two.counters)
@@ -100,7 +100,7 @@ def test_methods_that_differ_in_more_than_the_step_size() -> None:
 
 def test_noise_and_random_lengths_and_statistics() -> None:
     task = uneven()
-    task.noise = 0.1
+    task = task.replace(noise=0.1)
     settings = {**WORK, "steps": fl.Geometric(0.4)}
     runs = _variants(fl.FedAvg(lr=fl.schedules.InverseSqrt(0.2, per="step")))
     for (m, seed), run in zip(runs, fl.train_many(task, runs, **settings), strict=True):

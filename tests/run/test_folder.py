@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 import fairlead as fl
-from fairlead.run.history_file import HistoryFile, read_history, read_parts
 from fairlead.run.folder import FILES, Recorder, belongings
+from fairlead.run.history_file import HistoryFile, read_history, read_parts
 
 METHOD = fl.Scaffold(lr=0.1)
 

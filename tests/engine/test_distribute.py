@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 import ranks
 import torch
+from programs import PATHS, TESTS
 from safetensors.torch import load_file, save_file
 
 import fairlead as fl
 from fairlead.engine.processes.shares import balanced
-
-HERE = Path(__file__).parent
-PATHS = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
 
 
 def free_port() -> int:
@@ -40,7 +38,7 @@ def launch(count: int, *words: str, **more: str) -> list[subprocess.Popen]:
     return [
         subprocess.Popen(
             [sys.executable, *words], env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
-            cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for r in range(count)
     ]  # fmt: skip
@@ -59,8 +57,8 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (task, method, mode, settings) in ranks.cases().items():
         run = fl.train(task, method, engine=mode, **settings)
         ranks.written(run, name, folder)
-        if run.session.store is not None:
-            rows = run.session.store.export()
+        if run.session.states.store is not None:
+            rows = run.session.states.store.export()
             save_file({k: t.contiguous() for k, t in rows.items()}, folder / f"{name}.rows")
     return folder
 
@@ -202,7 +200,7 @@ for name in sys.argv[3:]:
     folder = top / name
     run = fl.train(uneven(), METHODS[name], engine=fl.Distributed("vmap"), out=folder, resume="auto",
                    checkpoints=fl.Checkpoints(folder / "checkpoints", every=2), **settings)
-    if run.session.first:
+    if run.session.group.first:
         written(run, name, top)
 """
 
@@ -244,7 +242,7 @@ folder = Path(sys.argv[1])
 run = fl.train(uneven(), Dying(lr=0.2), rounds=9, cohort=4, batch_size=4, epochs=1, resume="auto",
                engine=fl.Distributed("loop", timeout=60), out=folder,
                checkpoints=fl.Checkpoints(folder / "checkpoints", every=2))
-if run.session.first:
+if run.session.group.first:
     run.save(folder / "model.safetensors")
 """
 

@@ -21,7 +21,7 @@ def _final(method: fl.Algorithm, engine: str | fl.Simulate, device: str, **setti
 
 
 def _memory(run: fl.Run) -> dict[str, torch.Tensor]:
-    store = run.session.store
+    store = run.session.states.store
     return {} if store is None else store.read(np.arange(run.task.clients)).tensors()
 
 
@@ -78,9 +78,9 @@ REMEMBERS = [n for n, m in METHODS.items() if m.bind(LAYERS).memory(torch.zeros(
 @pytest.mark.parametrize("name", REMEMBERS)
 def test_only_sampled_clients_keep_something_new(name: str) -> None:
     run = _final(METHODS[name], "vmap", "cpu", rounds=2, steps=2, cohort=[[1, 3], [3, 4]])
-    assert run.session.store is not None
+    assert run.session.states.store is not None
     expected = range(5) if getattr(METHODS[name], "warm_start", False) else [1, 3, 4]
-    assert run.session.store.touched.tolist() == list(expected)
+    assert run.session.states.store.touched.tolist() == list(expected)
 
 
 @pytest.mark.parametrize("name", METHODS)

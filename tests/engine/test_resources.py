@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import uneven
-from test_cli import _run
 
 import fairlead as fl
 from fairlead.engine import resources as memory
@@ -88,16 +87,3 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_round(monkeypatch) 
     with pytest.raises(fl.FairleadError, match=r"^the run needs .* kB on cpu with one client"):
         fl.train(uneven(), fl.Scaffold(lr=0.1), rounds=2, batch_size=4)
     assert fl.needs(uneven(), fl.Scaffold(lr=0.1), rounds=2, batch_size=4).total == 1000
-
-
-@pytest.mark.parametrize("command", ["run", "compare"])
-def test_commands_tell_it_before_they_train(command: str) -> None:
-    words = ["--lr", "0.5", "--rounds", "2", "--clients", "4", "--memories", "disk"]
-    words += ["--seeds", "1"] if command == "compare" else []
-    text = " ".join(_run(command, *words).split())
-    first = (
-        "memory: 1.0 MB on cpu (data 0.5, server 0.0, clients at work 0.6), client memories up to "
-    )
-    assert text.startswith(first + "10.4 kB on disk")
-    words[words.index("disk")] = "disc"
-    assert "no place for memories 'disc': did you mean 'disk'?" in _run(command, *words, code=2)

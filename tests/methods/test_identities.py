@@ -30,7 +30,7 @@ def _differ(a: fl.Algorithm, b: fl.Algorithm, run: dict) -> None:
 
 
 def _kept(run: fl.Run) -> dict[str, torch.Tensor]:
-    return run.session.store.read(np.arange(run.task.clients)).tensors()
+    return run.client_states().tensors()
 
 
 @pytest.mark.parametrize("layers", [-2, ["1", "3"], torch.ones(57)], ids=["count", "names", "mask"])

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 import fairlead as fl
-from fairlead.data import splits
-from fairlead.data import amounts
+from fairlead.data import amounts, splits
 
 LABELS = st.lists(st.integers(0, 6), min_size=24, max_size=200).map(np.array)
 ALPHAS = st.sampled_from([1e-300, 1e-3, 0.01, 0.1, 1.0, 1e3, 1e6, 1e300])

@@ -11,9 +11,12 @@ from conftest import uneven
 from torch import Tensor
 
 import fairlead as fl
-from fairlead.gradients import capture as trace, cpu_kernels as rewrite, deferred as lazy, task_gradients as gradients
-from fairlead.core.method import Upload
+from fairlead.core.records import Upload
 from fairlead.engine import simulate
+from fairlead.gradients import capture as trace
+from fairlead.gradients import cpu_kernels as rewrite
+from fairlead.gradients import deferred as lazy
+from fairlead.gradients import task_gradients as gradients
 from fairlead.gradients.deferred import BLOCK, Product, Vector, settled
 from fairlead.gradients.oracle import Form
 

@@ -22,8 +22,8 @@ import fairlead as fl
 from fairlead.cli import app
 from fairlead.cli.tuning import read_space
 from fairlead.study.tuning import GRID, Tuning, search, studies, tune
-from fairlead.study.tuning.space import Space, searched
 from fairlead.study.tuning.objective import Aim, Outcome
+from fairlead.study.tuning.space import Space, searched
 
 GOAL = {"distance": 0.1}
 LIST = [1.0, 0.3, 0.1, 0.03]

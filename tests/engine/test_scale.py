@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from programs import PATHS
 
 import fairlead as fl
 from fairlead.data import sampling
@@ -40,7 +41,7 @@ def test_only_those_who_took_part_have_a_row_and_c_is_the_mean_of_all(tier: Any)
         task, fl.Scaffold(lr=0.3), rounds=rounds, cohort=cohort, steps=2, batch_size=2, seed=3,
         objective=False, engine=engine,
     )  # fmt: skip
-    store: Any = run.session.store
+    store: Any = run.session.states.store
     server: Any = run.state
     cohorts = fl.Uniform(cohort).cohorts(3, range(rounds), MANY)
     assert store.touched.tolist() == sorted(set(np.concatenate(cohorts).tolist()))
@@ -140,7 +141,7 @@ run = fl.train(
     task, fl.Scaffold(lr=0.1), rounds=rounds, cohort=cohort, steps=2, batch_size=2, objective=False,
     eval_every=rounds, engine=fl.Simulate("vmap", memories="disk"),
 )
-store = run.session.store
+store = run.session.states.store
 found = {"before": before, "peak": peak(), "rows": store.nbytes, "touched": len(store.touched)}
 some = store.touched[:5]
 found["finite"] = bool(torch.isfinite(store.read(some).c).all())
@@ -152,8 +153,7 @@ print(json.dumps(found))
 @pytest.mark.slow
 def test_a_million_clients_of_softmax_regression_in_bounded_memory() -> None:
     """What is resident at the peak is far below what clients keep."""
-    root = str(Path(__file__).parent.parent / "src")
-    env = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=env, check=False
     )

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.task import models
 from fairlead.gradients.stacked import batched
 from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
 from fairlead.gradients.stacked.norm import group_norm_each
+from fairlead.task import models
 from fairlead.task.layout import Layout
 
 TRITON = find_spec("triton") is not None
@@ -340,7 +340,7 @@ def test_recorded_gradients_in_a_cuda_graph() -> None:
 def test_kernels_interpreted(tmp_path: Path) -> None:
     """Triton runs its kernels on the CPU, slowly, where a variable says so before it is imported."""
     lines = [
-        "import torch, test_batched as t",
+        "import torch, test_stacked as t",
         "for dtype, bound in [(torch.float32, 1e-5), (torch.float16, 1e-2)]:",
         "    for name in list(t.CONVOLUTIONS)[:: 1 if dtype == torch.float32 else 4]:",
         "        t.check_conv(name, dtype, 'cpu', bound)",

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead as fl
-from fairlead.compress.bits import BitReader, gamma_width, read_fixed, write_bits
 from fairlead.compress import Compressor, Noise, parse
+from fairlead.compress.bits import BitReader, gamma_width, read_fixed, write_bits
 from fairlead.rng import hashed
 
 ALL: list[Compressor] = [

@@ -16,8 +16,8 @@ TOY_OPTIMUM = (TOY_A * TOY_B).sum() / TOY_A.sum()
 
 
 def _variates(run: fl.Run) -> torch.Tensor:
-    assert run.session.store is not None
-    return run.session.store.read(np.arange(run.task.clients)).c
+    assert run.session.states.store is not None
+    return run.client_states().c
 
 
 def test_two_rounds_by_hand() -> None:
