@@ -7,7 +7,7 @@
 True
 """
 
-from fairlead import schedules, track
+from fairlead import measure, schedules, track
 from fairlead.core.message import Message
 from fairlead.core.method import Algorithm, Client, Cohort, Lasting, Replies, Step
 from fairlead.core.records import Memory, Record, State, Upload
@@ -63,6 +63,8 @@ from fairlead.task.task import Task
 from fairlead.run import folder as runs
 from fairlead.run.train import Run, train
 from fairlead.study.tuning import Tuning, tune
+
+from fairlead import testing  # isort: skip: it uses everything else
 
 __version__ = "0.1.0"
 
@@ -136,6 +138,7 @@ __all__ = [
     "compare",
     "features",
     "losses",
+    "measure",
     "minimize",
     "models",
     "needs",
@@ -146,6 +149,7 @@ __all__ = [
     "sources",
     "splits",
     "tasks",
+    "testing",
     "track",
     "train",
     "train_many",

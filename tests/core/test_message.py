@@ -10,8 +10,8 @@ from conformance import METHODS
 from conftest import uneven
 
 import fairlead as fl
-from fairlead.core.message import message_bytes
-from fairlead.engine import cohort
+from fairlead.core.message import Message
+from fairlead.engine.state.outbox import Outbox
 
 COMPRESSORS = [fl.QSGD(2), fl.QSGD(2, wire="elias"), fl.RandK(0.2), fl.BFloat16(), fl.TopK(0.1)]
 RUN = {"rounds": 2, "cohort": [[0, 2, 4], [1, 2, 3]], "dropout": [[2], []], "batch_size": 6}
@@ -32,18 +32,19 @@ def _compressed() -> list[tuple[str, fl.Algorithm]]:
 def test_counted_bits_are_eight_times_the_bytes(method, engine: str, monkeypatch) -> None:
     """Every upload of a run is really packed, beside the count."""
     made: list[int] = []
-    count = cohort.message_bits
+    count = Outbox.bits
 
-    def packed(upload):
-        exact, nominal = count(upload)
+    def packed(self, upload):
+        exact, nominal = count(self, upload)
         rows = max((v.shape[0] for v in upload.tensors().values() if v.dim() == 2), default=1)
         for i in range(rows):
-            data = message_bytes(upload, i)
-            assert 8 * len(data) == (exact if isinstance(exact, int) else int(exact[i]))
-            made.append(8 * len(data))
+            message = Message("m", "local", 1, 2, i, self.fields(upload, i))
+            assert message.bits == (exact if isinstance(exact, int) else int(exact[i]))
+            assert Message.unpack(message.pack()) == message
+            made.append(message.bits)
         return exact, nominal
 
-    monkeypatch.setattr(cohort, "message_bits", packed)
+    monkeypatch.setattr(Outbox, "bits", packed)
     run = fl.train(uneven(dtype=torch.float32), method, engine=engine, **RUN)
     assert run.ledger.up == sum(made)
     assert all(isinstance(n, int) for n in (run.ledger.up, run.ledger.down))

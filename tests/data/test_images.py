@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import fairlead as fl
-from fairlead.engine import forms
-from fairlead.engine.clients import CARRIER
+from fairlead.engine import autotune
+from fairlead.engine.clients import LOADER
 from fairlead.rng import Purpose, words
 
 
@@ -199,10 +199,10 @@ def _train_mapped(folder: str) -> None:
 def test_a_process_that_has_not_its_parents_thread_starts_one(tmp_path) -> None:
     np.save(tmp_path / "x.npy", _bytes().numpy())
     _train_mapped(str(tmp_path))
-    assert CARRIER.pool is not None
-    CARRIER.process = -1  # as it is in a child: the thread belongs to another process
+    assert LOADER.pool is not None
+    LOADER.process = -1  # as it is in a child: the thread belongs to another process
     _train_mapped(str(tmp_path))
-    assert CARRIER.process == os.getpid()
+    assert LOADER.process == os.getpid()
 
 
 def test_channels_may_lie_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,11 +214,11 @@ def test_channels_may_lie_last(monkeypatch: pytest.MonkeyPatch) -> None:
     task = fl.Task(model, "cross_entropy", (x, torch.arange(24) % 3), split, dtype=torch.float64)
     work = {"rounds": 2, "steps": 3, "batch_size": 4}
     plain = fl.train(task, fl.Scaffold(lr=0.1), engine="debug", **work)
-    for seconds in ({"plain": 2.0, "last": 1.0}, {"plain": 1.0, "last": 0.99}):
-        monkeypatch.setattr(forms, "remembered", lambda key, measure, found=seconds: found)
-        monkeypatch.setattr(forms, "is_small", lambda *_: False)
-        run = fl.train(task, fl.Scaffold(lr=0.1), engine=fl.Simulate("loop"), **work)
-        assert run.session.task.form.last == (seconds["last"] == 1.0)
-        assert run.session.how()["form"][3] == run.session.task.form.last
+    monkeypatch.setattr(autotune, "is_small", lambda *_: False)
+    for last in (1.0, 1.99):
+        seconds = {"vmap": 9.0, "loop": 2.0, "loop, channels last": last}
+        monkeypatch.setattr(autotune, "remembered", lambda key, measure, found=seconds: found)
+        run = fl.train(task, fl.Scaffold(lr=0.1), **work)
+        assert run.session.mode == "loop"
+        assert run.session.execution.form.channels_last == (last == 1.0)
         torch.testing.assert_close(run.x, plain.x, rtol=0, atol=1e-10)
-    assert not task.form.last

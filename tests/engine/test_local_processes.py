@@ -28,7 +28,7 @@ from fairlead.cli import app
 from fairlead.engine import autotune as choose
 from fairlead.engine.processes import local as crew
 from fairlead.engine.processes import workers
-from fairlead.engine.processes.local import SLOT, SMALL, Crew
+from fairlead.engine.processes.local import SLOT, SMALL, LocalProcesses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forks")
 
@@ -173,7 +173,7 @@ def test_sums_are_those_in_the_order_of_ranks(size: int) -> None:
     given = [
         torch.randn(size, generator=torch.Generator().manual_seed(k)).double() for k in range(3)
     ]
-    with Crew(3) as crew:
+    with LocalProcesses(3) as crew:
         total = crew.sum_(given[crew.rank].clone())
         again = crew.sum_(given[crew.rank].clone())
         seen = crew.gather(hashlib.sha256(total.numpy().tobytes()).digest())
@@ -184,7 +184,7 @@ def test_sums_are_those_in_the_order_of_ranks(size: int) -> None:
 
 
 def test_numbers_and_rows_travel() -> None:
-    with Crew(3) as crew:
+    with LocalProcesses(3) as crew:
         r = crew.rank
         most, total = crew.most([r, -r]), crew.total(np.array([1.0, r]))
         told = crew.tell({"a": [1, "b"]} if crew.first else None)
@@ -204,12 +204,12 @@ def test_numbers_and_rows_travel() -> None:
 
 
 def test_processes_that_go_different_ways_are_told_apart() -> None:
-    def part(crew: Crew) -> None:
+    def part(crew: LocalProcesses) -> None:
         with crew:
             _ = crew.wait() if crew.first else crew.most([1])
 
     with pytest.raises(fl.FairleadError, match="process 1 of the run's 2 went another way"):
-        part(Crew(2))
+        part(LocalProcesses(2))
 
 
 # -- a parent with threads, and several runs ------------------------------------------------------
@@ -462,7 +462,7 @@ def test_a_machine_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fork", full)
     with pytest.raises(fl.FairleadError, match=r"workers could not be started: .*unavailable"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, **WORK)
-    monkeypatch.setattr(workers, "_fastest", lambda measure: workers.Staff(2, optional=True))
+    monkeypatch.setattr(workers, "_fastest", lambda measure: workers.Workforce(2, optional=True))
     run = fl.train(uneven(), fl.FedAvg(lr=0.1), workers="auto", **WORK)
     assert "one process: workers could not be started" in run.engine
 

@@ -12,7 +12,7 @@ from conftest import uneven
 
 import fairlead as fl
 from fairlead.engine import resources as memory
-from fairlead.engine.resources import Needs, bytes_a_client, clients_that_fit
+from fairlead.engine.resources import Needs, bytes_per_client, clients_that_fit
 
 GB = 10**9
 
@@ -65,7 +65,7 @@ def test_a_run_tells_what_it_takes() -> None:
     assert found.data == sum(t.numel() * t.element_size() for t in held)
     assert found.server == 2 * 8 * task.dim  # x and c
     assert found.memories == min(5, 6) * 8 * task.dim
-    assert found.work == 2 * found.client == 2 * bytes_a_client(task, 4)
+    assert found.work == 2 * found.client == 2 * bytes_per_client(task, 4)
     disk = fl.Simulate("loop", memories="disk")
     assert fl.needs(task, fl.FedDyn(lr=0.1, alpha=0.1), engine=disk, **settings).tier == "disk"
     assert fl.needs(task, fl.FedAvg(lr=0.1), **settings).memories == 0
@@ -73,7 +73,7 @@ def test_a_run_tells_what_it_takes() -> None:
 
 def test_clients_at_work_are_those_that_fit() -> None:
     task = uneven()
-    each = bytes_a_client(task, 4)
+    each = bytes_per_client(task, 4)
     room = fl.Simulate("vmap", memory=3 * each)
     found = fl.needs(task, fl.FedAvg(lr=0.1), rounds=1, batch_size=4, engine=room)
     assert found.work == 3 * each

@@ -13,15 +13,14 @@ from torch import Tensor
 import fairlead as fl
 from fairlead.core.records import Upload
 from fairlead.engine import simulate
-from fairlead.gradients import capture as trace
-from fairlead.gradients import cpu_kernels as rewrite
-from fairlead.gradients import deferred as lazy
-from fairlead.gradients import task_gradients as gradients
-from fairlead.gradients.deferred import BLOCK, Product, Vector, settled
-from fairlead.gradients.oracle import Form
+from fairlead.core.records import Upload
+from fairlead.engine import autotune
+from fairlead.gradients import capture, cpu_kernels, deferred, oracle
+from fairlead.gradients.deferred import BLOCK, Product, Space, Vector, settled
+from fairlead.gradients.form import Form
 
 LENGTH = 2 * BLOCK + 4321
-LOOP = fl.Simulate("loop", threads=1)
+LOOP = fl.Simulate("loop")
 
 
 @pytest.fixture
@@ -30,7 +29,8 @@ def pair() -> tuple[Vector, Tensor]:
     torch.manual_seed(0)
     sizes = [BLOCK + 17, 5, 300, BLOCK - 1]
     parts = [torch.randn(n, dtype=torch.float64) for n in [*sizes, LENGTH - sum(sizes)]]
-    return Vector.of(parts), torch.cat(parts)
+    space = Space([len(part) for part in parts], torch.float64)
+    return space.vector(parts), torch.cat(parts)
 
 
 def _others() -> list[Tensor]:
@@ -88,8 +88,10 @@ def test_products_go_into_the_sum() -> None:
     x, m = torch.randn(2, 1541, dtype=torch.float64)
     g = torch.cat([(a @ b).reshape(-1), c])
 
+    space = Space([1500, 41], torch.float64)
+
     def part() -> Vector:
-        return Vector.of([Product(a, b), c])
+        return space.vector([Product(a, b), c])
 
     for late, exact in (
         (x - 0.3 * part(), x - 0.3 * g),
@@ -102,58 +104,93 @@ def test_products_go_into_the_sum() -> None:
 
 
 def test_products_that_are_needed_twice_are_computed() -> None:
-    told: list[int] = []
-    a, b = torch.ones(3, 2), torch.ones(2, 5)
-    g = Vector.of([Product(a, b)], lambda: told.append(1))
+    space = Space([15], torch.float32)
+    g = space.vector([Product(torch.ones(3, 2), torch.ones(2, 5))])
     x = torch.zeros(15)
     assert settled(x + g).tolist() == [2.0] * 15
-    assert not told
+    assert not space.products_reused
     assert settled(x - g).tolist() == [-2.0] * 15
-    assert told
+    assert space.products_reused
 
 
-def test_a_point_that_somebody_holds_is_not_written_over() -> None:
-    g, x = torch.ones(10), torch.zeros(10)
-    y: Any = x - Vector.of([g])
-    before = settled(y)
-    y = y - Vector.of([g])
+def test_memory_is_reused_where_nothing_else_can_see_it() -> None:
+    space, x = Space([10], torch.float32), torch.zeros(10)
+    y: Any = x - space.vector([torch.ones(10)])
+    first = y.point().data_ptr()
+    assert first != x.data_ptr()
+    y = y - space.vector([torch.ones(10)])
+    assert y.point().data_ptr() == first
+    assert y.point().tolist() == [-2.0] * 10
+
+
+def test_a_point_that_is_held_is_not_overwritten() -> None:
+    g, x, space = torch.ones(10), torch.zeros(10), Space([10], torch.float32)
+    y: Any = x - space.vector([g])
+    before = settled(y)  # as a tensor
+    y = y - space.vector([g])
     settled(y)
     assert before.tolist() == [-1.0] * 10
-    z: Any = x - Vector.of([g])
-    view = z[2:4]
-    z = z - Vector.of([g])
+    z: Any = x - space.vector([g])
+    view = z[2:4]  # as a view
+    z = z - space.vector([g])
     settled(z)
     assert view.tolist() == [-1.0] * 2
-    later: Any = x - Vector.of([g])
-    settled(later)
-    difference = later - x
-    later = later - Vector.of([g])
-    settled(later)
+    later: Any = x - space.vector([g])
+    later.point()
+    difference = later - x  # by another pending sum
+    later = later - space.vector([g])
+    later.point()
     assert settled(difference).tolist() == [-1.0] * 10
+    old: Any = x - space.vector([g])
+    old.point()
+    new = old - space.vector([g])  # by its own handle
+    assert settled(new).tolist() == [-2.0] * 10
+    assert settled(old).tolist() == [-1.0] * 10
     assert x.tolist() == [0.0] * 10
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_computes_late(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With gradients in parts and as products, and recorded at once."""
+def test_a_shared_sum_is_computed_once_and_right() -> None:
+    space, x = Space([4], torch.float64), torch.arange(4.0, dtype=torch.float64)
+    g = space.vector([torch.ones(4, dtype=torch.float64)])
+    buffer: Any = 0.5 * g + x
+    y = x - 0.1 * buffer
+    again = 0.9 * buffer + g
+    exact = 0.5 + x
+    assert torch.allclose(settled(y), x - 0.1 * exact)
+    assert torch.allclose(settled(again), 0.9 * exact + 1)
+    assert torch.allclose(settled(buffer), exact)
+
+
+@pytest.fixture
+def small_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is for large vectors is used for small ones."""
     for module, constant, value in (
-        (gradients, "WORTH", 1), (lazy, "SHORT", 4), (trace, "SHORT", 4), (lazy, "BLOCK", 7),
-        (lazy, "LARGE", 20), (simulate, "TRACE_SMALL_AFTER", 1),
+        (autotune, "LEAST_DIM", 1), (autotune, "FEW_CALLS", {True: 0, False: 0}),
+        (deferred, "SHORT", 4), (capture, "SHORT", 4), (deferred, "BLOCK", 7),
+        (deferred, "PRODUCT_BLOCK", 20),
     ):  # fmt: skip
         monkeypatch.setattr(module, constant, value)
+
+
+@pytest.mark.usefixtures("small_vectors")
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_defers(name: str) -> None:
+    """With captured gradients in segments and as products."""
     work: dict[str, Any] = {
         "rounds": 4, "cohort": 3, "batch_size": 4, "steps": [1, 5, 3, 4, 2], "seed": 11,
         "weighting": "size",
     }  # fmt: skip
     task = uneven()
     runs = [fl.train(task, METHODS[name], engine=e, **work) for e in (LOOP, "debug")]
-    assert task.recordings > 0
+    assert runs[0].session.gradients.captured > 0
+    assert runs[0].session.gradients.form.deferred
     one, two = (run.state.tensors() for run in runs)
     for key, value in one.items():
         torch.testing.assert_close(value, two[key], rtol=0, atol=1e-10)
 
 
-def test_a_model_that_multiplies_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_vectors")
+def test_a_model_that_multiplies_its_parameters() -> None:
     """What a product is made of may be a view of the point, which the update writes over."""
 
     class Factors(torch.nn.Module):
@@ -168,45 +205,39 @@ def test_a_model_that_multiplies_its_parameters(monkeypatch: pytest.MonkeyPatch)
 
     x = torch.randn(40, 200, dtype=torch.float64)
     task = fl.Task(Factors(), "squared", (x, x.flip(0)), [range(20), range(20, 40)], dtype=x.dtype)
-    monkeypatch.setattr(simulate, "TRACE_SMALL_AFTER", 1)
-    task.recordable = True  # as a model of torch's own layers is
+    task.__dict__["capturable"] = True  # as a model of torch's own layers is
     work: dict[str, Any] = {"rounds": 3, "steps": 8, "batch_size": 5}
     runs = [fl.train(task, fl.Scaffold(lr=1e-3), engine=e, **work) for e in (LOOP, "debug")]
-    assert task.recordings > 0
+    assert runs[0].session.gradients.captured > 0
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-10)
 
 
+@pytest.mark.usefixtures("small_vectors")
 @pytest.mark.parametrize("last", [False, True])
 def test_gradients_of_many_weights_are_products(
     last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unfolded: list[int] = []
-    unfold = rewrite._rows_of
-    monkeypatch.setattr(rewrite, "_rows_of", lambda *given: unfolded.append(1) or unfold(*given))
-    for module, constant, value in (
-        (gradients, "WORTH", 1), (trace, "SHORT", 4), (rewrite, "MANY_WEIGHTS", 1),
-        (simulate, "TRACE_SMALL_AFTER", 1),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, constant, value)
-
-    def task() -> fl.Task:
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(
-            torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.ReLU(),
-            torch.nn.Conv2d(4, 6, (3, 2), stride=2, padding=(1, 0)), torch.nn.ReLU(),
-            torch.nn.Conv2d(6, 5, 3, padding=2, dilation=2, bias=False), torch.nn.Flatten(),
-            torch.nn.Linear(80, 3),
-        )  # fmt: skip
-        x, y = torch.randn(30, 2, 8, 8, dtype=torch.float64), torch.arange(30) % 3
-        made = fl.Task(model, "cross_entropy", (x, y), [range(15), range(15, 30)], dtype=x.dtype)
-        return made.formed(Form(last=last))
-
-    work: dict[str, Any] = {"rounds": 3, "steps": 4, "batch_size": 5}
-    recorded, plain = task(), task()
-    plain.recordable = False
-    runs = [fl.train(t, fl.Scaffold(lr=0.1), engine=LOOP, **work) for t in (recorded, plain)]
+    unfold = cpu_kernels._rows_of
+    noted = lambda *given: unfolded.append(1) or unfold(*given)  # noqa: E731
+    monkeypatch.setattr(cpu_kernels, "_rows_of", noted)
+    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.Conv2d(4, 6, (3, 2), stride=2, padding=(1, 0)), torch.nn.ReLU(),
+        torch.nn.Conv2d(6, 5, 3, padding=2, dilation=2, bias=False), torch.nn.Flatten(),
+        torch.nn.Linear(80, 3),
+    )  # fmt: skip
+    x, y = torch.randn(30, 2, 8, 8, dtype=torch.float64), torch.arange(30) % 3
+    task = fl.Task(model, "cross_entropy", (x, y), [range(15), range(15, 30)], dtype=x.dtype)
+    form = Form(channels_last=last, deferred="products", capture=(5,))
+    block = tuple(t[0] for t in task.samples(torch.tensor([1]), torch.arange(5)[None]))
+    start, none = task.start(0)
+    found = settled(oracle.Gradients(task, form).single(start, block, none)[0])
     assert len(unfolded) == 6
-    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-12)
+    exact = oracle.Gradients(task).plain(start, block, none)[0]
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -220,7 +251,7 @@ def test_halved_images_are_torchs_pooling(side: tuple[int, int], dtype: torch.dt
     ):
         x = values.to(dtype)  # many of them are equal
         y, places = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
-        found = rewrite.halved(x)
+        found = cpu_kernels.halved(x)
         assert torch.equal(found[0], y)
         assert torch.equal(found[1], places)
 
@@ -236,9 +267,9 @@ def test_pooling_is_rewritten_where_it_is_halving(
     pool: torch.nn.Module, rewritten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     halved: list[int] = []
-    halve = rewrite.halved
-    monkeypatch.setattr(rewrite, "halved", lambda x: halved.append(1) or halve(x))
-    monkeypatch.setattr(simulate, "TRACE_SMALL_AFTER", 1)
+    halve = cpu_kernels.halved
+    monkeypatch.setattr(cpu_kernels, "halved", lambda x: halved.append(1) or halve(x))
+    monkeypatch.setattr(autotune, "FEW_CALLS", {True: 0, False: 0})
 
     def task() -> fl.Task:
         torch.manual_seed(0)
@@ -257,21 +288,10 @@ def test_pooling_is_rewritten_where_it_is_halving(
         )
 
     for engine in (LOOP, fl.Simulate("vmap")):
-        recorded, plain = task(), task()
-        plain.recordable = False
+        captured, plain = task(), task()
+        plain.__dict__["capturable"] = False
         work: dict[str, Any] = {"rounds": 3, "steps": 4, "batch_size": 5, "engine": engine}
-        runs = [fl.train(t, fl.Scaffold(lr=0.1), **work) for t in (recorded, plain)]
-        assert recorded.recordings > 0
+        runs = [fl.train(t, fl.Scaffold(lr=0.1), **work) for t in (captured, plain)]
+        assert runs[0].session.gradients.captured > 0
         torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-12)
     assert bool(halved) == rewritten
-
-
-def test_threads_use_what_the_first_clients_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "TRACE_SMALL_AFTER", 1)
-    monkeypatch.setattr(simulate, "TRACE_AFTER", 2)
-    task = uneven()
-    work: dict[str, Any] = {"rounds": 3, "steps": 4, "batch_size": 1}
-    run = fl.train(task, fl.Scaffold(lr=0.1), engine=fl.Simulate("loop", threads=2), **work)
-    assert task.recordings == 1
-    other = fl.train(uneven(), fl.Scaffold(lr=0.1), engine="debug", **work)
-    torch.testing.assert_close(run.x, other.x, rtol=0, atol=1e-10)

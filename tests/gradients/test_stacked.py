@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.gradients.stacked import batched
+from fairlead.gradients.stacked import stacked_model
 from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
 from fairlead.gradients.stacked.norm import group_norm_each
 from fairlead.task import models
@@ -79,7 +79,7 @@ def one_by_one(
 
 def together(model: nn.Module, x: Tensor, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """What the model on stacked parameters gives."""
-    layout, run = Layout(model), batched(model)
+    layout, run = Layout(model), stacked_model(model)
     assert run is not None
     leaf = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -172,7 +172,7 @@ def test_the_first_of_equals_takes_the_gradient() -> None:
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     image = torch.ones(1, 1, 2, 2, 1, dtype=torch.float64, requires_grad=True)
-    run = batched(nn.MaxPool2d(2))
+    run = stacked_model(nn.MaxPool2d(2))
     assert run is not None
     (g,) = torch.autograd.grad(run({}, image.permute(0, 1, 4, 2, 3)).sum(), image)
     assert g.flatten().tolist() == [1.0, 0.0, 0.0, 0.0]
@@ -189,13 +189,13 @@ def test_the_first_of_equals_takes_the_gradient() -> None:
     ids=lambda layer: type(layer).__name__,
 )  # fmt: skip
 def test_unknown_layers_are_refused(layer: nn.Module) -> None:
-    assert batched(nn.Sequential(nn.Conv2d(3, 4, 3), layer)) is None
+    assert stacked_model(nn.Sequential(nn.Conv2d(3, 4, 3), layer)) is None
 
 
 def test_a_model_with_hooks_is_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
     model[1].register_forward_hook(lambda *_: None)
-    assert batched(model) is None
+    assert stacked_model(model) is None
 
 
 def test_a_layer_used_twice() -> None:

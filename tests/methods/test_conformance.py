@@ -29,7 +29,7 @@ def _memory(run: fl.Run) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", METHODS)
 def test_engines_agree(name: str, settings: dict, device: str) -> None:
     reference = _final(METHODS[name], "debug", "cpu", **settings)
-    engines = ["vmap", "loop", fl.Simulate("vmap", memory=1), fl.Simulate("loop", threads=3)]
+    engines = ["vmap", "loop", fl.Simulate("vmap", memory=1)]
     for engine in engines:
         run = _final(METHODS[name], engine, device, **settings)
         for key, value in run.state.tensors().items():

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import fairlead as fl
+from fairlead.gradients.oracle import Gradients
 from fairlead.task import models
 
 IMAGES = {"femnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32), "vgg11": (3, 32, 32), "resnet8": (3, 32, 32)}  # fmt: skip
@@ -53,8 +54,8 @@ def test_gradients_of_many_clients_are_those_of_one_at_a_time(name: str, device:
     points = x.expand(2, -1) * torch.tensor([[1.0], [0.9]], dtype=x.dtype, device=device)
     index = torch.arange(2, device=device)[:, None]
     block = task.samples(torch.arange(2, device=device), index)
-    together = task.grads(points, block, None, buffers.expand(2, -1))[0]
-    alone = torch.stack([task.grad_block(points[k], tuple(t[k] for t in block), buffers)[0] for k in range(2)])  # fmt: skip
+    together = Gradients(task).stacked(points, block, None, buffers.expand(2, -1))[0]
+    alone = torch.stack([Gradients(task).plain(points[k], tuple(t[k] for t in block), buffers)[0] for k in range(2)])  # fmt: skip
     assert float(alone.abs().max()) > 1e-3
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-10)
 
@@ -67,7 +68,7 @@ def test_every_norm_runs_and_moves_its_statistics(name: str, norm: str) -> None:
     task = _task(getattr(models, name)(norm=norm), IMAGES[name])
     x, buffers = task.start(0)
     block = task.samples(torch.arange(2), torch.arange(2).expand(2, 2))
-    g, moved = task.grads(x, block, None, buffers.expand(2, -1))
+    g, moved = Gradients(task).stacked(x, block, None, buffers.expand(2, -1))
     assert torch.isfinite(g).all()
     assert (buffers.numel() > 0) == (norm == "batch")
     if norm == "batch":

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fairlead as fl
+from fairlead.gradients.oracle import Gradients
 from fairlead.study.reproduce.saddle import best_curve
 
 FAR = {"rounds": 400, "steps": 5, "eval_every": 400}
@@ -29,7 +30,7 @@ def test_the_mapping_turns_the_sign_where_f_is_maximized(device: str) -> None:
     z = _random(task).to(device)
     m, v = task.data
     ids = np.arange(task.clients)
-    found = task.full_grads(ids, z, z.new_zeros(len(ids), 0), 100)[0]
+    found = Gradients(task).full_stacked(ids, z, z.new_zeros(len(ids), 0), 100)[0]
     torch.testing.assert_close(found, m @ z + v, rtol=0, atol=1e-12)
     torch.testing.assert_close(task.mapping(z), found.mean(0), rtol=0, atol=1e-12)
 
@@ -57,7 +58,7 @@ def test_the_papers_problem_is_17_and_18(scaling: str) -> None:
     z = _random(task)
     x, y = z[:2], z[2:]
     c = 0.5 if scaling == "printed" else 1.0
-    found = task.full_grads(np.arange(4), z, z.new_zeros(4, 0), 9)[0]
+    found = Gradients(task).full_stacked(np.arange(4), z, z.new_zeros(4, 0), 9)[0]
     expected = torch.cat([0.1 * x - c * a * y, y - c * b + c * a * x], 1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 

@@ -9,6 +9,8 @@ from conftest import uneven
 from torch import nn
 
 import fairlead as fl
+from fairlead.gradients.oracle import Gradients
+from fairlead.gradients.form import ANY, Form
 
 
 def _data(n: int = 12, p: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,8 +46,8 @@ def test_gradients_equal_plain_pytorch() -> None:
     loss = loss + 0.005 * sum((p**2).sum() for p in model.parameters())
     loss.backward()
     g = torch.cat([p.grad.flatten() for p in model.parameters()])
-    torch.testing.assert_close(task.full_grad(2, x, buffers, 100)[0], g, rtol=0, atol=1e-14)
-    torch.testing.assert_close(task.full_grad(2, x, buffers, 4)[0], g, rtol=0, atol=1e-14)
+    torch.testing.assert_close(Gradients(task).full_single(2, x, buffers, 100)[0], g, rtol=0, atol=1e-14)
+    torch.testing.assert_close(Gradients(task).full_single(2, x, buffers, 4)[0], g, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
@@ -53,24 +55,24 @@ def test_full_gradients_do_not_depend_on_blocks_or_company(limit: int, device: s
     task = uneven(device)
     x, buffers = task.start(0)
     ids = np.array([0, 1, 3, 4])
-    together = task.full_grads(ids, x, buffers.expand(4, -1), limit)[0]
-    alone = torch.stack([task.full_grad(int(i), x, buffers, 5)[0] for i in ids])
+    together = Gradients(task).full_stacked(ids, x, buffers.expand(4, -1), limit)[0]
+    alone = torch.stack([Gradients(task).full_single(int(i), x, buffers, 5)[0] for i in ids])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-13)
 
 
 def test_recorded_gradients_are_bitwise_those_of_vmap() -> None:
-    task, plain = uneven(), uneven()
-    plain.recordable = False
+    task = uneven()
+    captured, plain = Gradients(task, Form(capture=(ANY,))), Gradients(task)
     x = task.start(0)[0].expand(2, -1) * torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     block = task.samples(torch.tensor([0, 4]), torch.tensor([[0, 3, 5], [9, 1, 1]]))
     weights = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
     none = x.new_zeros(2, 0)
     for point in (x, x[0], x):
         for w in (weights, None):
-            found = [task.grads(point, block, w, none)[0] for _ in range(6)]
-            assert all(torch.equal(g, plain.grads(point, block, w, none)[0]) for g in found)
-    assert task.recordings == 4
-    assert not plain.recordings
+            found = [captured.stacked(point, block, w, none)[0] for _ in range(3)]
+            assert all(torch.equal(g, plain.stacked(point, block, w, none)[0]) for g in found)
+    assert captured.captured == 4
+    assert not plain.captured
 
 
 def test_recording_leaves_out_nothing_that_matters() -> None:
@@ -85,15 +87,14 @@ def test_recording_leaves_out_nothing_that_matters() -> None:
     }
     models["conv"].double()(x)
     for name, model in models.items():
-        pair = [fl.Task(model, "cross_entropy", (x, y), [range(4), range(4, 8)], dtype=torch.float64)
-                for _ in range(2)]  # fmt: skip
-        pair[1].recordable = False
-        point = pair[0].start(0)[0].expand(2, -1)
-        block = pair[0].samples(torch.arange(2), torch.arange(3).expand(2, 3))
-        for _ in range(6):
-            one, two = (t.grads(point, block, None, point.new_zeros(2, 0))[0] for t in pair)
+        task = fl.Task(model, "cross_entropy", (x, y), [range(4), range(4, 8)], dtype=x.dtype)
+        pair = [Gradients(task, Form(capture=(3,))), Gradients(task)]
+        point = task.start(0)[0].expand(2, -1)
+        block = task.samples(torch.arange(2), torch.arange(3).expand(2, 3))
+        for _ in range(2):
+            one, two = (t.stacked(point, block, None, point.new_zeros(2, 0))[0] for t in pair)
             assert torch.equal(one, two), name
-        assert pair[0].recordings, name
+        assert pair[0].captured, name
 
     def odd(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return output[:, 0] * (1 - (y > 1) * 1.0)
@@ -103,7 +104,9 @@ def test_recording_leaves_out_nothing_that_matters() -> None:
     )  # fmt: skip
     block = task.samples(torch.tensor([0]), torch.arange(8)[None])
     start = task.start(0)[0]
-    found = [task.grads(start, block, None, start.new_zeros(1, 0))[0] for _ in range(6)]
+    oracle = Gradients(task, Form(capture=(ANY,)))
+    found = [oracle.stacked(start, block, None, start.new_zeros(1, 0))[0] for _ in range(3)]
+    found.append(Gradients(task).stacked(start, block, None, start.new_zeros(1, 0))[0])
     assert all(torch.equal(g, found[0]) for g in found)
 
 
@@ -114,7 +117,8 @@ def test_layers_that_draw_numbers_are_not_recorded() -> None:
     task = fl.Task(model, "cross_entropy", (x, y), [range(4)])
     block = task.samples(torch.tensor([0]), torch.arange(4)[None])
     start = task.start(0)[0]
-    found = [task.grads(start, block, None, start.new_zeros(1, 0))[0] for _ in range(12)]
+    oracle = Gradients(task, Form(capture=(ANY,)))
+    found = [oracle.stacked(start, block, None, start.new_zeros(1, 0))[0] for _ in range(12)]
     assert any(not torch.equal(g, found[-1]) for g in found[5:])
 
 
@@ -299,8 +303,8 @@ def test_full_gradients_with_batchnorm_see_all_of_a_client_at_once() -> None:
     owners = [range(6), range(6, 12)]
     task = fl.Task(_batchnorm(), "cross_entropy", (x, y), owners, dtype=torch.float64)
     x0, b = task.start(0)
-    small = task.full_grads(np.array([0, 1]), x0, b.expand(2, -1), limit=4)[0]
-    large = torch.stack([task.full_grad(i, x0, b, 100)[0] for i in (0, 1)])
+    small = Gradients(task).full_stacked(np.array([0, 1]), x0, b.expand(2, -1), limit=4)[0]
+    large = torch.stack([Gradients(task).full_single(i, x0, b, 100)[0] for i in (0, 1)])
     torch.testing.assert_close(small, large, rtol=0, atol=1e-13)
 
 

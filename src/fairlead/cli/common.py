@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
-from fairlead.describe import class_labels
+from fairlead.run.about import class_labels
 from fairlead.engine.processes.ranks import Lost, is_first
 from fairlead.errors import FairleadError
 from fairlead.run.needs import needs

@@ -11,7 +11,7 @@ from typing import Any
 import fairlead
 from fairlead.run import folder as runs
 from fairlead.study.compare import Comparison
-from fairlead.describe import class_labels
+from fairlead.run.about import class_labels
 from fairlead.errors import FairleadError
 from fairlead.report.plots import MAIN, figure_path, run_figure
 from fairlead.study.reproduce import Outcome

@@ -354,7 +354,7 @@ def _noted(name: str, one: Any, two: Any) -> Any:
         number = _number(two if like is one else one)
         if number is not None and (op is torch.mul or number != 0):
             factor = number if op is torch.mul else 1 / number
-            return Vector(_Node([(factor, like.node)], like.node.space))
+            return Vector(_Node(_terms(like, factor), like.node.space))
     return op(*settled((one, two)))
 
 
@@ -375,13 +375,21 @@ def _number(value: Any) -> float | None:
 
 
 def _sum(one: Any, two: Any, sign: float, space: Space) -> Vector:
-    terms: list[Term] = []
-    for number, value in ((1.0, one), (sign, two)):
-        terms.append((number, value.node if isinstance(value, Vector) else value))
-    made = _Node(terms, space)
+    made = _Node([*_terms(one, 1.0), *_terms(two, sign)], space)
     if _count(made) > MOST_TERMS:
         made.compute()
     return Vector(made)
+
+
+def _terms(value: Vector | Tensor, factor: float) -> list[Term]:
+    """A vector times a number, as terms; a multiple of one vector, such as a gradient, as that vector."""
+    if isinstance(value, Tensor):
+        return [(factor, value)]
+    node = value.node
+    if node.tensor is None and len(node.terms) == 1:
+        number, leaf = node.terms[0]
+        return [(factor * number, leaf)]
+    return [(factor, node)]
 
 
 def _count(node: _Node) -> int:

@@ -117,10 +117,13 @@ class _Held(Cohort):
 
     def __init__(self, cohort: Cohort, s: Centred) -> None:
         self.cohort, self.centre = cohort, Lasting(s.centre, s.version)
-        self.first, self.rate, self.noise = cohort.first, cohort.rate, cohort.noise
+        self.first, self.rate = cohort.first, cohort.rate
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cohort, name)  # the round's number, only where it is read
+
+    def noise(self, like: Tensor) -> Tensor:
+        return self.cohort.noise(like)
 
     def run(self, program: Callable[..., Any], **broadcast: Broadcast) -> Replies[Any]:
         return self.cohort.run(program, **broadcast, centre=self.centre)
