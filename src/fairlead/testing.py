@@ -120,7 +120,7 @@ def _vectors(run: Run) -> dict[str, Tensor]:
     return {**found, "buffers": run.session.buffers}
 
 
-def _told(what: str, run: Run, other: Run, atol: float) -> Iterator[str]:
+def _labelled(what: str, run: Run, other: Run, atol: float) -> Iterator[str]:
     for sentence in differences(run, other, atol):
         yield f"{what}: {sentence}"
 
@@ -147,7 +147,7 @@ def _engines(
         ("vmap", "vmap"), ("loop", "loop"), ("one client per chunk", Simulate("vmap", memory=1)),
     ):  # fmt: skip
         run = train(there, method, engine=engine, **settings)
-        yield from _told(f"engine {name} and debug", run, reference, 1e-10)
+        yield from _labelled(f"engine {name} and debug", run, reference, 1e-10)
 
 
 def repeats(method: Algorithm[Any, Any], device: str) -> Iterator[str]:
@@ -155,7 +155,7 @@ def repeats(method: Algorithm[Any, Any], device: str) -> Iterator[str]:
     task = small_task(device)
     for engine in ("vmap", "loop"):
         one, two = (train(task, method, engine=engine, **WORK) for _ in range(2))
-        yield from _told(f"two runs of one seed, engine {engine}", one, two, 0.0)
+        yield from _labelled(f"two runs of one seed, engine {engine}", one, two, 0.0)
         if torch.equal(one.x, train(task, method, engine=engine, **{**WORK, "seed": 12}).x):
             yield f"engine {engine}: another seed gives the same model"
 
@@ -167,7 +167,7 @@ def repeats_at_large_d(method: Algorithm[Any, Any], device: str) -> Iterator[str
         one = train(task, method, engine=engine, **LARGE)
         train(small_task(device), method, engine=engine, **WORK)
         two = train(task, method, engine=engine, **LARGE)
-        yield from _told(f"two runs of one seed at large d, engine {engine}", one, two, 0.0)
+        yield from _labelled(f"two runs of one seed at large d, engine {engine}", one, two, 0.0)
 
 
 def resumes(method: Algorithm[Any, Any], device: str) -> Iterator[str]:
@@ -188,9 +188,9 @@ def _resumed(method: Algorithm[Any, Any], task: Task, settings: dict[str, Any]) 
             first = {**settings, "rounds": 2}
             part = train(task, method, engine=engine, checkpoints=kept, **first)
             rest = train(task, method, engine=engine, resume=part, **settings)
-            yield from _told(f"resumed from a run, engine {engine}", rest, whole, 0.0)
+            yield from _labelled(f"resumed from a run, engine {engine}", rest, whole, 0.0)
             rest = train(task, method, engine=engine, resume=kept, **settings)
-            yield from _told(f"resumed from a checkpoint, engine {engine}", rest, whole, 0.0)
+            yield from _labelled(f"resumed from a checkpoint, engine {engine}", rest, whole, 0.0)
 
 
 def follows_in_float32(method: Algorithm[Any, Any], device: str) -> Iterator[str]:
@@ -240,7 +240,7 @@ def trains_together(method: Algorithm[Any, Any], device: str) -> Iterator[str]:
     many = train_many(task, runs, engine="vmap", **settings)
     for (own, number), run in zip(runs, many, strict=True):
         alone = train(task, own, engine="vmap", seed=number, **settings)
-        yield from _told("runs at once and a single run", run, alone, 1e-10)
+        yield from _labelled("runs at once and a single run", run, alone, 1e-10)
 
 
 PROPERTIES: dict[str, Property] = {

@@ -104,7 +104,7 @@ class Saved:
         session.group.restore(self.part("places"))
         for shard in [self, *(_read(path) for path in self.shards)]:
             shard.restore_rows(session)
-        session.buffers = self.tensors["buffers"].to(place)
+        session.buffers = self.tensors["buffers"].to(place, copy=True)
         session.versions.load(self.part("versions"))
         ledger = _ledger(self.part("ledger"), self.meta["nominal"])
         session.accounts.restored(Counters(**self.meta["counters"]), ledger)
@@ -355,7 +355,9 @@ def _number(value: float) -> float:
 
 
 def _placed(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {name: t if name == "ids" else t.to(device) for name, t in tensors.items()}
+    """Copies in memory of their own: products round by the alignment of what they read, and a file's
+    tensors are not aligned."""
+    return {name: t.to(device, copy=True) for name, t in tensors.items()}
 
 
 def _settle(folder: Path) -> None:
