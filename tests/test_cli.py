@@ -313,7 +313,7 @@ def test_data_sets_are_listed_checked_and_refused(tmp_path) -> None:
     assert "1,438 + 359 samples" in _run("data", "check", "digits")
     assert "embedded" in _run("data", "get", "digits")
     assert "did you mean 'cifar10'" in _run("data", "get", "cifar11", code=2)
-    assert "is not here" in _run("data", "check", "femnist", "--data", str(tmp_path), code=2)
+    assert "was not found" in _run("data", "check", "femnist", "--data", str(tmp_path), code=2)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_images_from_a_folder(model: str, split: str, tmp_path) -> None:
         (["--split", "shards", "--split-value", "2.9"], "takes a whole number"),
         (["--split", "iid", "--split-value", "5"], "takes no value"),
         (["--task", "femnist", "--clients", "7"], "leave clients out"),
-        (["--task", "cifar10", "--data", "."], "is not here"),
+        (["--task", "cifar10", "--data", "."], "was not found"),
     ],
 )
 def test_data_settings_that_do_not_fit_are_refused(

@@ -21,7 +21,7 @@ RIGHT, BOTTOM, GAP, STRIP = 1.0, 0.45, 0.1, 0.6  # inches around the bubbles
 
 
 def sentence(split: Split, labels: ArrayLike) -> str:
-    """How many clients hold how many samples of how many classes; then what nobody holds."""
+    """Clients, samples and classes in one sentence, then the samples that belong to no client."""
     classes, column = np.unique(np.asarray(labels), return_inverse=True)
     held = _classes_held(split, column, len(classes))
     left = int((np.bincount(split.order, minlength=len(column)) == 0).sum())
@@ -30,8 +30,8 @@ def sentence(split: Split, labels: ArrayLike) -> str:
         f"{_many(len(split.order), 'sample')}: {_spread(split.sizes)} each, "
         f"from {_spread(held)} of {_many(len(classes), 'class', 'es')}."
     )
-    nobody = f" {_many(left, 'sample')} belong{'s' * (left == 1)} to nobody."
-    return text + nobody * (left > 0)
+    unassigned = f" {_many(left, 'sample')} belong{'s' * (left == 1)} to no client."
+    return text + unassigned * (left > 0)
 
 
 def _classes_held(split: Split, column: NDArray[Any], classes: int) -> NDArray[Any]:
