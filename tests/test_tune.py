@@ -520,7 +520,7 @@ def test_the_space_as_the_command_line_writes_it() -> None:
         (["--lr", "0.1"], "nothing to search"),
         (["--grid", "0,1"], "give positive step sizes"),
         (["--by", "speed"], "there is no objective 'speed'"),
-        (["--figure", "gif", "--out", "nowhere"], "there is no format of figures 'gif'"),
+        (["--figure", "gif", "--out", "nowhere"], "there is no figure format 'gif'"),
         (["--sampler", "gird"], "did you mean 'grid'"),
         (["--methods", "fedavg,fedavg"], "give each of them once"),
     ],
