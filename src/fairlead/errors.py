@@ -1,4 +1,4 @@
-"""Errors are sentences: what is wrong, which value, what to do."""
+"""Errors. Every message is one sentence: what is wrong, which value, what to do."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 class FairleadError(ValueError):
-    """A setting, a task or a run that cannot work, said in one sentence."""
+    """An invalid setting, task or run, explained in one sentence."""
 
 
 class Diverged(FairleadError):
-    """A run whose iterates left the finite numbers."""
+    """A run whose iterates are no longer finite."""
 
 
 def unknown(kind: str, name: str, options: Iterable[str]) -> FairleadError:
-    """The error for a name that does not exist, with the nearest one that does.
+    """The error for an unknown name, suggesting the closest known one.
 
     >>> print(unknown("method", "scafold", ["fedavg", "scaffold"]))
     there is no method 'scafold': did you mean 'scaffold'?
@@ -29,7 +29,7 @@ def unknown(kind: str, name: str, options: Iterable[str]) -> FairleadError:
 
 
 def needed(module: str, package: str | None = None) -> Any:
-    """An optional library, or the sentence that says how to get it."""
+    """Import an optional dependency, or raise an error that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -38,6 +38,6 @@ def needed(module: str, package: str | None = None) -> Any:
 
 
 def positive(name: str, value: float) -> None:
-    """Refuse a number that is not positive and finite."""
+    """Raise unless the number is positive and finite."""
     if not (value > 0 and value < float("inf")):
-        raise FairleadError(f"{name} is {value}: give a positive, finite number")
+        raise FairleadError(f"{name} is {value}: it must be positive and finite")

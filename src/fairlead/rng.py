@@ -1,7 +1,7 @@
 """Counter-based randomness: every draw is a function of (seed, purpose, round, client, step).
 
-Philox4x32-10 (Salmon et al. 2011) in integer arithmetic of tensors: the same numbers on every
-device, in every engine, in any order of execution and for any number of workers.
+Philox4x32-10 (Salmon et al. 2011) in integer tensor arithmetic: the same numbers on every device,
+in every engine, in any order of execution and with any number of workers.
 
 >>> [hex(int(w)) for w in philox((0, 0, 0, 0), (0, 0))]
 ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
@@ -57,13 +57,13 @@ def philox(
 def words(
     seed: int, purpose: Purpose, round: Word, client: Word, step: Word, block: Word
 ) -> Tensor:
-    """Four random 32-bit words for every block of every (round, client, step): (…, 4)."""
+    """Four random 32-bit words per block of each (round, client, step): (…, 4)."""
     key = (seed & _LOW, ((seed >> 32) ^ (int(purpose) * 0x85EBCA6B)) & _LOW)
     return torch.stack(torch.broadcast_tensors(*philox((block, step, client, round), key)), dim=-1)
 
 
 def uniform(seed: int, purpose: Purpose, round: Word, client: Tensor, count: int) -> Tensor:
-    """`count` numbers in (0, 1) for every client, float64: (S, count)."""
+    """`count` uniform numbers in (0, 1) per client, float64: (S, count)."""
     blocks = torch.arange(-(-count // 4), device=client.device)
     bits = words(seed, purpose, round, client[:, None], 0, blocks).flatten(1)[:, :count]
     return (bits.to(torch.float64) + 0.5) / 2**32
@@ -85,23 +85,21 @@ def normal(
     return torch.cat([radius * angle.cos(), radius * angle.sin()], -1).flatten(1)[:, :count]
 
 
-_BLOCK = (
-    1 << 20
-)  # numbers at a time on a CPU: few enough for its cache, enough to share among cores
+_BLOCK = 1 << 20  # numbers per block on a CPU: fits in cache, and still uses all cores
 
 
 def row_blocks(rows: int, d: int, device: torch.device) -> Iterator[slice]:
-    """Slices of the rows of an (S, d) matrix that are worth taking together."""
+    """Slices that cut the rows of an (S, d) matrix into blocks of a good size for the device."""
     step = rows if device.type != "cpu" else max(1, _BLOCK // max(d, 1))
     for first in range(0, rows, step):
         yield slice(first, min(first + step, rows))
 
 
 def hashed(keys: Tensor, d: int, dtype: torch.dtype) -> Tensor:
-    """d numbers in (0, 1) for every key of two words: (S, 2) → (S, d).
+    """d uniform numbers in (0, 1) per two-word key: (S, 2) → (S, d).
 
-    A keyed 32-bit mixing of the coordinate's number: a fraction of Philox's work, for noise that
-    is needed by the million. The numbers have 24 bits and are the same in every precision.
+    A keyed 32-bit hash of the coordinate index: much cheaper than Philox, for noise drawn by the
+    million. The numbers have 24 bits and are the same in every precision.
     """
     device = keys.device
     counters = (torch.arange(d, device=device) * 0x9E3779B1).to(torch.int32)
@@ -122,6 +120,6 @@ def hashed(keys: Tensor, d: int, dtype: torch.dtype) -> Tensor:
 
 
 def _fold(h: Tensor, part: Tensor, shift: int) -> None:
-    """h ← h xor (h shifted right without its sign), in place."""
+    """h ← h xor (h logically shifted right), in place."""
     torch.bitwise_right_shift(h, shift, out=part)
     h ^= part.bitwise_and_((1 << (32 - shift)) - 1)

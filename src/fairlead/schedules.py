@@ -1,8 +1,8 @@
 """Step sizes: a number, or a schedule over rounds or over local steps.
 
-A schedule is called with k = 0, 1, 2, …, the round, or with `per="step"` the local step counted
-over all rounds (a round counts as many steps as its longest client takes). Any function of the
-round is a schedule too.
+A schedule is called with k = 0, 1, 2, …: the round, or with `per="step"` the local step counted
+over all rounds (a round counts as many steps as its longest client runs). Any function of the
+round is also a schedule.
 
 >>> Exponential(0.1, 0.5)(2)
 0.025
@@ -56,18 +56,18 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Half a cosine from lr at k = 0 towards `floor` at k = `total`, and `floor` from then on."""
+    """Half a cosine from lr at k = 0 to `floor` at k = `total`; `floor` from then on."""
 
     total: int
     floor: float = 0.0
 
     def __post_init__(self) -> None:
         if self.total < 1:
-            raise FairleadError(f"the cosine's total is {self.total}: take at least 1")
+            raise FairleadError(f"the cosine's total is {self.total}: it must be at least 1")
 
     def __call__(self, k: int) -> float:
-        way = min(k / self.total, 1.0)
-        return self.floor + (self.lr - self.floor) * (1 + math.cos(math.pi * way)) / 2
+        progress = min(k / self.total, 1.0)
+        return self.floor + (self.lr - self.floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class InverseSqrt(Schedule):
 
 @dataclass(frozen=True)
 class SqrtDecay(Schedule):
-    """lr/(√k + 1): FedAvg-S in the saddle-point experiments, there with per="step"."""
+    """lr/(√k + 1), used with per="step" by FedAvg-S in the saddle-point experiments."""
 
     def __call__(self, k: int) -> float:
         return self.lr / (math.sqrt(k) + 1)
@@ -99,7 +99,7 @@ class SqrtDecay(Schedule):
 
 Rate: TypeAlias = float | Callable[[int], float]
 
-SMALLEST = 1e-30  # below, a step is nothing in float32, and dividing by it is not defined
+SMALLEST = 1e-30  # smaller steps vanish in float32 and cannot be divided by
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
@@ -112,14 +112,14 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def rate_at(rate: Rate, round: int, step: int) -> float:
-    """The value of a step size in a round and at a step counted over all rounds."""
+    """The step size in a round, at a step counted over all rounds."""
     if callable(rate):
         return rate(step if getattr(rate, "per", "round") == "step" else round)
     return rate
 
 
 def check_rate(name: str, rate: Rate, rounds: int, steps: int) -> None:
-    """Refuse a step size that is not positive and finite somewhere in the run."""
+    """Raise unless the step size is positive and finite throughout the run."""
     if not callable(rate) and not isinstance(rate, int | float):
         raise FairleadError(f"{name} is {rate!r}: give a number or a schedule")
     last = steps if getattr(rate, "per", "round") == "step" else rounds
@@ -131,7 +131,7 @@ def check_rate(name: str, rate: Rate, rounds: int, steps: int) -> None:
 
 
 def scaled(rate: Schedule, factor: float) -> Schedule:
-    """The same schedule with its step sizes multiplied.
+    """The same schedule with its step sizes multiplied by `factor`.
 
     >>> scaled(Exponential(0.1, 0.9), 10).lr
     1.0
@@ -143,8 +143,8 @@ def scaled(rate: Schedule, factor: float) -> Schedule:
 
 
 def parse(lr: float, text: str | None, rounds: int) -> Rate:
-    """A schedule from a name and its arguments, as the command line writes it; with /step at the end
-    it goes by local steps instead of rounds.
+    """A schedule from its command-line form, name:arguments; a trailing /step counts local steps
+    instead of rounds.
 
     >>> parse(0.1, "exponential:0.5", 10)(1)
     0.05
@@ -155,7 +155,7 @@ def parse(lr: float, text: str | None, rounds: int) -> Rate:
         return lr
     text, _, per = text.partition("/")
     if per not in ("", "round", "step"):
-        raise unknown("unit of a schedule", per, ["round", "step"])
+        raise unknown("schedule unit", per, ["round", "step"])
     rate = _parse(lr, text, rounds)
     return replace(rate, per=per or "round")
 
@@ -173,6 +173,6 @@ def _parse(lr: float, text: str, rounds: int) -> Schedule:
         return SCHEDULES[name](lr, *(float(n) for n in numbers))
     except (TypeError, ValueError) as error:
         raise FairleadError(
-            f"the schedule '{text}' cannot be read: write for example exponential:0.99, "
+            f"cannot parse the schedule '{text}': write for example exponential:0.99, "
             "cosine:100, multistep:50,80 or inverse-sqrt"
         ) from error

@@ -102,18 +102,18 @@ def test_every_task_runs(task: str) -> None:
         (["run", "--task", "digit"], "did you mean 'digits'"),
         (["run", "--split", "dirichlett"], "did you mean 'dirichlet'"),
         (["run", "--schedule", "exponental:0.9"], "did you mean 'exponential'"),
-        (["run", "--schedule", "exponential:x"], "cannot be read"),
+        (["run", "--schedule", "exponential:x"], "cannot parse the schedule"),
         (["run", "--server", "adan"], "did you mean 'adam'"),
         (["run", "--cohort", "11"], "there are 10 clients"),
-        (["run", "--cohort", "many"], "no number"),
-        (["run", "--target", "accuracy"], "write accuracy=0.9"),
+        (["run", "--cohort", "many"], "'many' is not a number"),
+        (["run", "--target", "accuracy"], "write for example accuracy=0.9"),
         (["run", "--lr", "-1"], "lr is -1.0"),
         (["run", "--dtype", "float16"], "there is no dtype 'float16'"),
         (["run", "--task", "theorem2", "--clients", "3"], "theorem2 has 2 clients"),
-        (["run", "--config", "missing.toml"], "cannot be read"),
+        (["run", "--config", "missing.toml"], "cannot read the settings in missing.toml"),
         (["run", "--lr", "1e30", "--rounds", "9"], "diverged in round"),
         (["compare", "--methods", "fedavg,mimo"], "there is no method 'mimo'"),
-        (["compare", "--grid", "a,b"], "no list of numbers"),
+        (["compare", "--grid", "a,b"], "is not a list of numbers"),
     ],
 )
 def test_errors_are_sentences_with_exit_code_2(words: list[str], message: str) -> None:
@@ -163,7 +163,7 @@ def test_methods_with_settings_of_their_own(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--method", "fedavg", "--warm-start"], "FedAvg takes no warm start"),
+        (["run", "--method", "fedavg", "--warm-start"], "warm start is not supported by FedAvg"),
         (["run", "--method", "fedavg", "--compressor", "qsg:2"], "did you mean 'qsgd'"),
         (
             ["run", "--method", "fedglomo", "--compressor", "topk:0.1"],
@@ -174,7 +174,7 @@ def test_methods_with_settings_of_their_own(tmp_path) -> None:
         (["run", "--method", "scaffold", "--momentum", "0.9"], "would not be the mean gradient"),
         (["compare", "--grid", ""], "give positive step sizes"),
         (["compare", "--seeds", "0"], "seeds is 0"),
-        (["run", "--schedule", "cosine:0"], "cannot be read"),
+        (["run", "--schedule", "cosine:0"], "cannot parse the schedule"),
         (["run", "--compressor", "topk:nan", "--method", "fedavg"], "k is nan"),
         (["run", "--method", "mime", "--set", "b=0.3"], "no setting of Mime 'b'"),
         (["compare", "--x", "bit"], "there is no axis 'bit'"),
@@ -190,7 +190,7 @@ def test_settings_that_do_not_fit_are_refused(words: list[str], message: str) ->
 )
 def test_wrong_kinds_in_toml_are_refused(line: str, tmp_path) -> None:
     (tmp_path / "s.toml").write_text(line + "\n")
-    assert "give a" in _run("compare", "--config", str(tmp_path / "s.toml"), code=2)
+    assert "it must be a" in _run("compare", "--config", str(tmp_path / "s.toml"), code=2)
 
 
 def test_settings_without_a_flag() -> None:
@@ -246,22 +246,25 @@ def test_every_saddle_task_runs(task: str) -> None:
         (["run", "--task", "saddle", "--task-set", "s"], "write name=value"),
         (
             ["run", "--task", "saddle", "--task-set", "scaling=other"],
-            "take 'printed' or 'regression'",
+            "it must be 'printed' or 'regression'",
         ),
         (["run", "--task", "agnostic", "--method", "fedavg"], "leave the simplex"),
         (["run", "--task", "auc", "--task-set", "source=a9b"], "did you mean 'a9a'"),
-        (["run", "--steps", "often"], "write a number, or random:0.05"),
+        (["run", "--steps", "often"], "give a number, or random:0.05"),
         (["run", "--schedule", "cosine/rounds"], "did you mean 'round'"),
         (["reproduce", "saddle-fig3"], "did you mean 'saddle-fig"),
-        (["run", "--method", "catalyst", "--momentum", "0.9"], "takes no momentum"),
-        (["run", "--task", "saddle", "--task-set", "s=abc"], "does not take these settings"),
+        (
+            ["run", "--method", "catalyst", "--momentum", "0.9"],
+            "momentum is not supported by Catalyst",
+        ),
+        (["run", "--task", "saddle", "--task-set", "s=abc"], "does not accept these settings"),
         (["run", "--task", "saddle", "--task-set", "s=-1"], "s is -1"),
-        (["run", "--task", "saddle", "--task-set", "dim=2.5"], "does not take these settings"),
+        (["run", "--task", "saddle", "--task-set", "dim=2.5"], "does not accept these settings"),
         (["run", "--method", "mime", "--set", "lr=0.3"], "give it as --lr"),
-        (["run", "--method", "catalyst", "--set", "theta=abc"], "does not take these settings"),
+        (["run", "--method", "catalyst", "--set", "theta=abc"], "does not accept these settings"),
         (["run", "--method", "catalyst", "--set", "method=3"], "there is no method '3'"),
         (["run", "--method", "catalyst", "--set", "method=mime,optimizer=nonsense"], "nonsense"),
-        (["run", "--steps", "2.5"], "write a number"),
+        (["run", "--steps", "2.5"], "give a number, or random"),
         (["run", "--task", "agnostic", "--lr", "1e30"], "diverged in round"),
     ],
 )
@@ -313,7 +316,7 @@ def test_data_sets_are_listed_checked_and_refused(tmp_path) -> None:
     assert "1,438 + 359 samples" in _run("data", "check", "digits")
     assert "embedded" in _run("data", "get", "digits")
     assert "did you mean 'cifar10'" in _run("data", "get", "cifar11", code=2)
-    assert "is not here" in _run("data", "check", "femnist", "--data", str(tmp_path), code=2)
+    assert "was not found" in _run("data", "check", "femnist", "--data", str(tmp_path), code=2)
 
 
 @pytest.mark.parametrize(
@@ -341,14 +344,14 @@ def test_images_from_a_folder(model: str, split: str, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--task", "digits", "--split", "by-id"], "do not say whose samples"),
+        (["--task", "digits", "--split", "by-id"], "do not have clients"),
         (["--task", "dialects", "--model", "softmax"], "there is no model 'softmax'"),
         (["--task", "dialects", "--clients", "0"], "clients is 0"),
-        (["--split", "shards", "--split-value", "inf"], "takes a whole number"),
-        (["--split", "shards", "--split-value", "2.9"], "takes a whole number"),
-        (["--split", "iid", "--split-value", "5"], "takes no value"),
-        (["--task", "femnist", "--clients", "7"], "leave clients out"),
-        (["--task", "cifar10", "--data", "."], "is not here"),
+        (["--split", "shards", "--split-value", "inf"], "needs an integer"),
+        (["--split", "shards", "--split-value", "2.9"], "needs an integer"),
+        (["--split", "iid", "--split-value", "5"], "the iid split has no value"),
+        (["--task", "femnist", "--clients", "7"], "leave out clients"),
+        (["--task", "cifar10", "--data", "."], "was not found"),
     ],
 )
 def test_data_settings_that_do_not_fit_are_refused(
@@ -386,7 +389,7 @@ def test_a_run_is_resumed_from_its_folder(tmp_path) -> None:
     assert "Scaffold on theorem2" in text
     one, two = (fl.runs.read(tmp_path / n).history.rows for n in ("whole", "part"))
     assert [r["distance"] for r in one] == [r["distance"] for r in two]
-    assert "no folder of a run" in " ".join(_run("resume", str(tmp_path), code=2).split())
+    assert "is not a run folder" in " ".join(_run("resume", str(tmp_path), code=2).split())
     assert "ask for more" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())
 
 

@@ -63,7 +63,7 @@ def test_list_looks_here_and_passes_over_what_it_cannot_read(three: Path, monkey
     (three / "a" / "run.json").write_text("{")
     (three / "b" / "history.sqlite").write_bytes(b"garbage" * 100)
     text = _run("list")
-    assert text.count("passed over") == 2
+    assert text.count("skipped") == 2
     assert "deep/c" in text
 
 
@@ -98,7 +98,7 @@ def test_show_tells_all_about_a_run(tmp_path) -> None:
     assert len(rows) == 6
     assert float(rows[3]["loss"]) == run.history.rows[3]["loss"]
     assert len(_run("show", tmp_path / "r", "--history").strip().splitlines()) == 6 + 1
-    assert "is no folder of a run" in _run("show", tmp_path, code=2)
+    assert "is not a run folder" in _run("show", tmp_path, code=2)
 
 
 def test_diff_names_settings_numbers_and_the_first_other_row(three: Path) -> None:
@@ -119,7 +119,7 @@ def test_rm_asks_and_says_what_goes_and_what_stays(three: Path) -> None:
     text = _run("rm", three / "a", three / "b", answer="n\n")
     assert "Delete these runs?" in text
     assert "nothing was deleted" in text
-    assert "stays: notes.md" in text
+    assert "kept: notes.md" in text
     assert len(fl.runs.find(three)) == 3
     text = _run("rm", three / "a", answer="y\n")
     assert f"deleted: {three / 'a'}" in text
@@ -131,7 +131,7 @@ def test_rm_asks_and_says_what_goes_and_what_stays(three: Path) -> None:
 
 def test_rm_refuses_all_if_one_is_no_run(three: Path) -> None:
     (three / "plain").mkdir()
-    assert "is no folder of a run" in _run("rm", three / "a", three / "plain", "--yes", code=2)
+    assert "is not a run folder" in _run("rm", three / "a", three / "plain", "--yes", code=2)
     (three / "link").symlink_to(three / "a")
     assert "is a link" in _run("rm", three / "b", three / "link", "--yes", code=2)
     assert len(fl.runs.find(three)) == 3

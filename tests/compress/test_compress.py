@@ -224,8 +224,8 @@ def test_names_and_wrong_settings() -> None:
     assert parse("bfloat16") == fl.BFloat16()
     for text, message in (
         ("qsdg:2", "did you mean 'qsgd'"),
-        ("qsgd:x", "cannot be read"),
-        ("topk:0.1:0.2", "cannot be read"),
+        ("qsgd:x", "cannot parse the compressor"),
+        ("topk:0.1:0.2", "cannot parse the compressor"),
     ):
         with pytest.raises(fl.FairleadError, match=message):
             parse(text)

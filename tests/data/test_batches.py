@@ -94,7 +94,7 @@ def test_replayed_batches_are_taken_as_they_are() -> None:
     draw = Batches(replay=table).draw(9, 0, np.array([1, 4]), np.array([4, 3]))
     assert _lists(draw, 0) == [[1, 0, 3]]
     assert _lists(draw, 1) == [[2, 2], [0]]
-    with pytest.raises(fl.FairleadError, match="outside its 2 samples"):
+    with pytest.raises(fl.FairleadError, match="outside the client's 2 samples"):
         Batches(replay=table).draw(9, 0, np.array([4]), np.array([2]))
 
 

@@ -316,7 +316,7 @@ def test_libsvm_round_trip(tmp_path: Path, name: str) -> None:
         (b"+1 one:1\n", "line 1"),
         (b"\n", "line 1"),
         (b"+1 1:\xff\n", "line 1"),
-        (b"+1 1:1", "last line has no end"),
+        (b"+1 1:1", "last line has no line break"),
     ],
 )
 def test_libsvm_says_which_line(tmp_path: Path, rows: bytes, said: str) -> None:
@@ -416,9 +416,9 @@ IMAGE = [[0.5] * 784]
         (leaf_json({"w": [[-0.5] * 784]}, {"w": [1]}), "pixels from -0.5"),
         (leaf_json({"v": IMAGE, "w": [[float("nan")] * 784]}, {"v": [1], "w": [1]}), "pixels"),
         (leaf_json({"w": [[256] * 784]}, {"w": [1]}), "pixels from"),
-        (leaf_json({"w": IMAGE}, {"w": [1]}, num_samples=[2]), "numbers of samples"),
-        (leaf_json({"w": IMAGE}, {"w": [1, 2]}), "numbers of samples"),
-        (leaf_json({"w": IMAGE}, {"w": [1]}, users=["v"]), "names other clients"),
+        (leaf_json({"w": IMAGE}, {"w": [1]}, num_samples=[2]), "sample counts that do not match"),
+        (leaf_json({"w": IMAGE}, {"w": [1, 2]}), "sample counts that do not match"),
+        (leaf_json({"w": IMAGE}, {"w": [1]}, users=["v"]), "lists clients or sample counts"),
         (b'{"users": 5}', "LEAF's JSON"),
         (b"[" * 100_000, "LEAF's JSON"),
         (b"\xff\xfe", "LEAF's JSON"),

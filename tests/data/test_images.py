@@ -71,7 +71,7 @@ def test_normalisation_by_channel() -> None:
     torch.testing.assert_close(found.transpose(0, 1).flatten(1).std(1), torch.ones(3).double())
     with pytest.raises(fl.FairleadError, match="images have 3 channels"):
         fl.Images([0.5], [0.5])(x, torch.float32)
-    with pytest.raises(fl.FairleadError, match="one number a channel"):
+    with pytest.raises(fl.FairleadError, match="one number per channel"):
         fl.Images([0.5], [0.0])
 
 
@@ -147,7 +147,7 @@ def test_mapped_numbers_are_cast_when_they_are_used(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.rand(4, 3, 8, 6), "give bytes"),
+        (torch.rand(4, 3, 8, 6), "give uint8 images"),
         (_bytes(4)[:, 0], "as \\(N, C, H, W\\)"),
         (_bytes(4).flatten(1), "as \\(N, C, H, W\\)"),
     ],
@@ -167,7 +167,7 @@ def test_bytes_without_a_transform_say_what_to_give() -> None:
     with pytest.raises(fl.FairleadError, match=r"give transform=fl\.Images\.of"):
         fl.Task(fl.models.mlp(144, 2), "cross_entropy", data, [range(4)])
     for wrong in ({"mean": 0.5}, {"mean": []}, {"crop": 1.5}):
-        with pytest.raises(fl.FairleadError, match="one number a channel"):
+        with pytest.raises(fl.FairleadError, match="one number per channel"):
             fl.Images(**wrong)
 
 

@@ -172,13 +172,13 @@ def test_plain_files_only_in_a_folder_of_their_own(tmp_path: Path) -> None:
     put(tmp_path / "fashion-mnist", plain)
     put(tmp_path, plain)
     assert len(sources.load("fashion_mnist", tmp_path).x) == 6
-    assert {row.name: row.where for row in sources.listing(tmp_path)}["mnist"] == "not here"
+    assert {row.name: row.where for row in sources.listing(tmp_path)}["mnist"] == "not found"
 
 
 def test_flat_files_of_another_set_are_not_taken(tmp_path: Path) -> None:
     put(tmp_path, MNIST)
     where = {row.name: row.where for row in sources.listing(tmp_path)}
-    assert where["mnist"] == where["fashion-mnist"] == "not here"
+    assert where["mnist"] == where["fashion-mnist"] == "not found"
 
 
 @pytest.mark.parametrize(
@@ -275,19 +275,25 @@ def test_own_sets(tmp_path: Path) -> None:
     assert sources.load("mine", tmp_path).x.shape == (4, 3, 32, 32)
     assert sources.load("mine", tmp_path).classes == 100
     put(tmp_path, {"odd.npz": npz(x_train=PIXELS, y_train=np.array(["a"] * 4))})
-    with pytest.raises(FairleadError, match="no samples with one number as label"):
+    with pytest.raises(
+        FairleadError, match="must hold numeric samples with one numeric label each"
+    ):
         sources.load("odd", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "arrays", "said"),
     [
-        ("mnist", {"x_train": PIXELS, "y_train": FINE % 10}, "it is another set"),
+        ("mnist", {"x_train": PIXELS, "y_train": FINE % 10}, "it is a different data set"),
         ("mnist", {"x_train": IMAGES / 255, "y_train": LABELS % 10}, "type float64"),
         ("mnist", {"x_train": IMAGES, "y_train": LABELS}, "holds the label 26"),
-        ("mnist", {"x_train": IMAGES, "y_train": LABELS % 10 / 1}, "whole numbers"),
+        ("mnist", {"x_train": IMAGES, "y_train": LABELS % 10 / 1}, "save them as integers"),
         ("a9a", {"x_train": np.zeros((2, 123)), "y_train": np.array([0, 1])}, "−1 and \\+1"),
-        ("a9a", {"x_train": np.zeros((0, 123)), "y_train": np.zeros(0)}, "no samples"),
+        (
+            "a9a",
+            {"x_train": np.zeros((0, 123)), "y_train": np.zeros(0)},
+            "must hold numeric samples",
+        ),
     ],
 )
 def test_an_npz_of_another_set(tmp_path: Path, name: str, arrays: Any, said: str) -> None:
@@ -301,7 +307,7 @@ def test_folders_are_not_taken_for_files(tmp_path: Path, nowhere: Path) -> None:
         (folder / "w8a").mkdir(parents=True)
         (folder / "a9a" / "a9a").mkdir(parents=True)
     where = {row.name: row.where for row in sources.listing(tmp_path / "data")}
-    assert where["w8a"] == where["a9a"] == "not here"
+    assert where["w8a"] == where["a9a"] == "not found"
     with pytest.raises(FairleadError, match="cannot be read"):
         fetch.matches(nowhere, sha256(b""))
 
@@ -318,7 +324,7 @@ def test_listing_says_where(tmp_path: Path, nowhere: Path, monkeypatch: pytest.M
     assert where["digits"] == "embedded"
     assert where["a9a"] == "cache"
     assert where["mnist"] == str(tmp_path / "mine")
-    assert where["cifar10"] == "not here"
+    assert where["cifar10"] == "not found"
 
 
 def test_check_compares_and_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,13 +335,13 @@ def test_check_compares_and_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert told[-1].startswith("a9a: 2 + 1 samples of 123 float32 numbers, 2 classes")
     put(tmp_path, {"a9a.t": b"+1 7:1 \n"})
     for call in (sources.check, sources.load, sources.get):
-        with pytest.raises(FairleadError, match=r"a9a.t is damaged or another file"):
+        with pytest.raises(FairleadError, match=r"a9a.t is damaged or a different file"):
             call("a9a", tmp_path)
 
 
 @pytest.mark.parametrize("name", [n for n in SOURCES if n != "digits"])
 def test_a_missing_set_says_how_to_get_it(name: str) -> None:
-    with pytest.raises(FairleadError, match=f"{name} is not here: .*set FAIRLEAD_DATA") as caught:
+    with pytest.raises(FairleadError, match=f"{name} was not found: .*set FAIRLEAD_DATA") as caught:
         sources.check(name)
     assert "\n" not in str(caught.value)
 
@@ -397,8 +403,8 @@ def test_a_damaged_file_in_the_cache_is_replaced(
     [
         ("gone", True, "404 Not Found"),
         ("cut", True, "the connection broke off"),
-        ("short", True, "another file than the published one"),
-        ("wrong", True, "another file than the published one"),
+        ("short", True, "not the published file"),
+        ("wrong", True, "not the published file"),
         ("gone", False, "404 Not Found"),
         ("cut", False, "the connection broke off"),
         ("short", False, "a9a is truncated"),
@@ -413,10 +419,10 @@ def test_what_a_bad_server_sends_does_not_stay(
     with pytest.raises(FairleadError) as caught:
         sources.load("a9a")
     assert said in str(caught.value)
-    assert f"put it into {nowhere / 'a9a'}, or set FAIRLEAD_DATA" in str(caught.value)
+    assert f"by hand to {nowhere / 'a9a'}, or set FAIRLEAD_DATA" in str(caught.value)
     assert everything(nowhere) == []
     assert list((nowhere / "a9a").iterdir()) == []
-    assert {row.name: row.where for row in sources.listing()}["a9a"] == "not here"
+    assert {row.name: row.where for row in sources.listing()}["a9a"] == "not found"
 
 
 @pytest.mark.parametrize("way", ["gone", "cut", "short", "wrong"])
@@ -438,7 +444,9 @@ def test_without_network(monkeypatch: pytest.MonkeyPatch, nowhere: Path, server:
     server.shutdown()
     server.server_close()
     small_a9a(monkeypatch, address)
-    with pytest.raises(FairleadError, match=r"a9a is not here: .*no connection.*by hand") as caught:
+    with pytest.raises(
+        FairleadError, match=r"a9a was not found: .*no connection.*by hand"
+    ) as caught:
         sources.load("a9a")
     assert "\n" not in str(caught.value)
     assert everything(nowhere) == []
@@ -538,8 +546,8 @@ def test_without_pooch(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FairleadError, match=r"pooch: pip install fairlead\[all\]"):
         sources.load("mnist")
     monkeypatch.delenv("FAIRLEAD_CACHE")
-    assert {row.where for row in sources.listing()} == {"embedded", "not here"}
-    with pytest.raises(FairleadError, match="mnist is not here"):
+    assert {row.where for row in sources.listing()} == {"embedded", "not found"}
+    with pytest.raises(FairleadError, match="mnist was not found"):
         sources.check("mnist")
 
 

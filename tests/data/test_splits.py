@@ -191,7 +191,7 @@ def test_the_needy_take_from_the_largest_one_after_the_other(owner) -> None:
         expected[np.flatnonzero(expected == giver)[0]] = needy
         sizes[giver] -= 1
         sizes[needy] += 1
-    assert np.array_equal(amounts.fed(owner, 10), expected)
+    assert np.array_equal(amounts.fill_empty(owner, 10), expected)
 
 
 @given(
@@ -297,14 +297,16 @@ def test_by_id_keeps_whoever_has_enough(ids, minimum) -> None:
     counts = {name: ids.count(name) for name in sorted(set(ids))}
     kept = [name for name, count in counts.items() if count >= minimum]
     if not kept:
-        with pytest.raises(fl.FairleadError, match=f"has {minimum} samples: take at most"):
+        with pytest.raises(
+            fl.FairleadError, match=f"has {minimum} samples: lower minimum to at most"
+        ):
             splits.by_id(ids, minimum)
         return
     split = splits.by_id(ids, minimum)
     assert [[ids[j] for j in own] for own in split] == [[name] * counts[name] for name in kept]
     assert all((np.diff(own) > 0).all() for own in split)
     left = len(ids) - sum(counts[name] for name in kept)
-    assert ("to nobody" in split.describe(ids)) == (left > 0)
+    assert ("to no client" in split.describe(ids)) == (left > 0)
 
 
 def test_by_id_of_many_writers() -> None:
@@ -350,7 +352,7 @@ def test_a_split_in_words() -> None:
     )
     text = splits.by_id([0, 0, 0, 1], minimum=2).describe([5, 5, 6, 6])
     assert text == (
-        "1 client holds 3 samples: 3 each, from 2 of 2 classes. 1 sample belongs to nobody."
+        "1 client holds 3 samples: 3 each, from 2 of 2 classes. 1 sample belongs to no client."
     )
 
 
@@ -402,16 +404,16 @@ FLAT: Any = np.eye(3)
     [
         (lambda: splits.iid(LONG, 200), "200 clients for 120 samples"),
         (lambda: splits.iid(LONG, 0), "0 clients for 120 samples"),
-        (lambda: splits.iid(LONG, HALF), "2.5 clients for 120 samples: take a whole number"),
-        (lambda: splits.iid([], 1), "no samples to divide"),
+        (lambda: splits.iid(LONG, HALF), "2.5 clients for 120 samples: give an integer"),
+        (lambda: splits.iid([], 1), "no samples to split"),
         (lambda: splits.iid(LONG, 5, seed=-1), "seed is -1"),
         (lambda: splits.dirichlet(LONG, 5, 0.0), "alpha is 0"),
         (lambda: splits.dirichlet(LONG, 5, float("nan")), "alpha is nan"),
         (lambda: splits.dirichlet_balanced(LONG, 5, -1), "alpha is -1"),
         (lambda: splits.dirichlet(np.eye(3), 2, 1.0), r"shape \(3, 3\).*argmax"),
         (lambda: splits.similarity(LONG, 5, 101), "similarity is 101"),
-        (lambda: splits.shards(LONG, 50, 3), "150 shards: take between 1 and 2 shards a client"),
-        (lambda: splits.shards(LONG, 50, 0), "take between 1 and 2 shards a client"),
+        (lambda: splits.shards(LONG, 50, 3), "150 shards: give 1 to 2 shards per client"),
+        (lambda: splits.shards(LONG, 50, 0), "give 1 to 2 shards per client"),
         (lambda: splits.quantity(LONG, 5), "give one of them"),
         (lambda: splits.quantity(LONG, 5, 1.0, power=1.0), "give one of them"),
         (lambda: splits.quantity(LONG, 5, power=-1.0), "power is -1"),
@@ -419,7 +421,7 @@ FLAT: Any = np.eye(3)
         (lambda: splits.Split(LONG, np.array([0, 60])), "rise from 0 to its 120 entries"),
         (lambda: splits.Split(LONG, np.array([1, 120])), "rise from 0"),
         (lambda: splits.Split(LONG, np.array([0, 90, 60, 120])), "rise from 0"),
-        (lambda: splits.Split(LONG, np.array([], int)), "one more of them than there are clients"),
+        (lambda: splits.Split(LONG, np.array([], int)), "one more offset than clients"),
         (lambda: splits.Split(FLAT, np.array([0, 3])), "list of sample indices"),
     ],
 )

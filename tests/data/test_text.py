@@ -34,7 +34,7 @@ def test_dialects_belong_to_their_writers_and_to_their_seed() -> None:
     assert not torch.equal(
         data.x, dialects(clients=4, length=200, window=8, characters=28, seed=2).x
     )
-    with pytest.raises(fl.FairleadError, match="share between 0 and 1"):
+    with pytest.raises(fl.FairleadError, match=r"difference is 2\.0: it must be in \[0, 1\]"):
         dialects(difference=2.0)
 
 

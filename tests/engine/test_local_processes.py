@@ -320,7 +320,7 @@ def test_settings_are_refused_before_there_are_workers(forks: list[int], tmp_pat
             fl.train(uneven(), fl.FedAvg(lr=0.1), workers=wrong, **WORK)
     assert not forks
     fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, out=tmp_path, **WORK)
-    with pytest.raises(fl.FairleadError, match="holds a run already"):  # what only one of them sees
+    with pytest.raises(fl.FairleadError, match="already holds a run"):  # what only one of them sees
         fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, out=tmp_path, **WORK)
 
 
@@ -568,7 +568,7 @@ def test_comparisons_with_workers() -> None:
         assert two.entries[label].runs[0].session.group.size == 2
     auto = fl.compare(uneven(), methods, workers="auto", **WORK)
     assert auto.table()[0].keys() == one.table()[0].keys()
-    with pytest.raises(fl.FairleadError, match="workers is of single runs"):
+    with pytest.raises(fl.FairleadError, match="workers is only for single runs"):
         fl.compare(uneven(), methods, workers=2, together=True, **WORK)
 
 

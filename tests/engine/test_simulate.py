@@ -222,6 +222,6 @@ def test_warm_start_works_with_replayed_batches_and_missing_ones_are_named() -> 
     )
     assert run.counters.exchanges == 2
     with pytest.raises(
-        fl.FairleadError, match=r"no batches are given for \(round, client\) \(0, 0\)"
+        fl.FairleadError, match=r"replay has no batches for \(round, client\) \(0, 0\)"
     ):
         fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=1, batches=table)

@@ -316,13 +316,13 @@ def test_what_cannot_be_gathered_or_listened_on_is_a_sentence():
     with watch.Server(broken) as server:
         status, _, body = ask(f"{server.url}data.json")
         assert status == 503
-        assert json.loads(body) == {"error": "the runs cannot be read just now: 'round'"}
+        assert json.loads(body) == {"error": "the runs cannot be read right now: 'round'"}
         assert ask(server.url)[0] == 200
-        with pytest.raises(FairleadError, match=f"port {server.port} is taken"):
+        with pytest.raises(FairleadError, match=f"port {server.port} is in use"):
             watch.Server(broken, port=server.port)
-    with pytest.raises(FairleadError, match="there is no port 70000"):
+    with pytest.raises(FairleadError, match="port 70000 does not exist"):
         watch.Server(broken, port=70000)
-    with pytest.raises(FairleadError, match="cannot be listened on"):
+    with pytest.raises(FairleadError, match="cannot listen on"):
         watch.Server(broken, host="203.0.113.9")
 
 
@@ -543,7 +543,7 @@ def test_maps_and_step_sizes(visit):
 def test_settings_show_differences_first(visit):
     page = visit(report())
     assert texts(page, "#settings-body thead th") == ["group", "method"]
-    page.get_by_text("3 settings that all share").click()
+    page.get_by_text("3 settings shared by all groups").click()
     shared = page.locator("#settings-body details[open] > dl > dt")
     expect(shared).to_have_text(["lr", "task.name", "task.l2"])
 
@@ -611,7 +611,7 @@ def test_missing_numbers_and_columns(visit):
     ]  # fmt: skip
     page = visit(report(groups=[{"label": "a", "runs": runs}, {"label": "b", "runs": []}]))
     assert list(curves(page)["a"]) == [1, 3]
-    assert "Without values here: b." in page.inner_text("#curves-words")
+    assert "No values here: b." in page.inner_text("#curves-words")
     assert table(page)["a"]["round"] == "diverged (1 of 4 seeds)"
     assert table(page)["b"]["best"] == "–"
 

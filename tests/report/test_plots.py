@@ -151,5 +151,5 @@ def test_matplotlibs_own_settings_stay_as_they_were(result, tmp_path) -> None:
 
 
 def test_other_formats_are_refused(tmp_path) -> None:
-    with pytest.raises(fl.FairleadError, match="no format of figures 'gif'"):
+    with pytest.raises(fl.FairleadError, match="no figure format 'gif'"):
         figure_path(tmp_path, "compare", "gif")

@@ -357,7 +357,7 @@ def test_a_disk_full_to_the_end_is_told_and_what_is_there_stays(tmp_path) -> Non
     with _full_by_pages(file):
         with pytest.warns(UserWarning, match="cannot be written now"):
             _append(file, range(3, 300))
-        with pytest.warns(UserWarning, match="rows are in run.history only") as told:
+        with pytest.warns(UserWarning, match="rows are only in run.history") as told:
             file.end("rounds")
     assert len(told) == 1
     rows = read_history(path).rows
@@ -513,9 +513,11 @@ def test_a_run_in_memory_goes_on_into_a_folder(tmp_path) -> None:
 def test_a_run_does_not_go_on_in_the_folder_of_another(tmp_path) -> None:
     _train(tmp_path / "a", 3)
     other = fl.train(_task(), fl.FedAvg(lr=0.1), rounds=9, steps=5, out=tmp_path / "b")
-    with pytest.raises(fl.FairleadError, match="holds another run"):
+    with pytest.raises(fl.FairleadError, match="holds a different run"):
         _train(tmp_path / "b", 5, resume=tmp_path / "a")
-    with pytest.raises(fl.FairleadError, match="holds another run"):  # round 0 alone is the same
+    with pytest.raises(
+        fl.FairleadError, match="holds a different run"
+    ):  # round 0 alone is the same
         fl.train(_task(), METHOD, rounds=5, eval_every=9, steps=5, out=tmp_path / "b",
                  resume=tmp_path / "a")  # fmt: skip
     stored = fl.runs.read(tmp_path / "b")
@@ -530,7 +532,7 @@ def test_a_run_does_not_go_on_in_the_folder_of_another(tmp_path) -> None:
 
 def test_a_run_is_not_replaced_unless_asked(tmp_path) -> None:
     _train(tmp_path / "r", 6)
-    with pytest.raises(fl.FairleadError, match="holds a run already"):
+    with pytest.raises(fl.FairleadError, match="already holds a run"):
         _train(tmp_path / "r", 3)
     given = Recorder(tmp_path / "r", overwrite=True)
     with pytest.raises(fl.FairleadError, match="rounds is 0") as refused:
@@ -611,7 +613,7 @@ def test_runs_are_found_below_a_folder(tmp_path) -> None:
     found = fl.runs.find([tmp_path, tmp_path / "b"])
     assert [str(run.folder.relative_to(tmp_path)) for run in found] == ["a", "b/1", "b/2"]
     (tmp_path / "b" / "1" / "run.json").write_bytes(b"\xff\xfe\x00garbage")
-    with pytest.warns(UserWarning, match="passed over: .* is no folder of a run"):
+    with pytest.warns(UserWarning, match="skipped: .* is not a run folder"):
         assert len(fl.runs.find(tmp_path)) == 2
     with pytest.raises(fl.FairleadError, match="there is no folder"):
         fl.runs.find(tmp_path / "nowhere")
@@ -668,17 +670,17 @@ def test_links_are_not_followed_out_of_the_folder(tmp_path) -> None:
 def test_what_is_no_run_is_refused_in_a_sentence(tmp_path) -> None:
     _train(tmp_path / "changed", 1)
     (tmp_path / "changed" / "run.json").write_text('{"format": 1, "task": 3}')
-    with pytest.raises(fl.FairleadError, match="another version"):
+    with pytest.raises(fl.FairleadError, match="a different version"):
         fl.runs.read(tmp_path / "changed")
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "mine.txt").write_text("x")
-    with pytest.raises(fl.FairleadError, match="is no folder of a run"):
+    with pytest.raises(fl.FairleadError, match="is not a run folder"):
         fl.runs.remove(tmp_path / "plain")
     cases = {
-        "garbage": (b"\xff\xfe\x00", "is no folder of a run"),
-        "cut": (b'{"format": 1', "is no folder of a run"),
-        "list": (b"[1]", "another version"),
-        "future": (b'{"format": 99}', "another version"),
+        "garbage": (b"\xff\xfe\x00", "is not a run folder"),
+        "cut": (b'{"format": 1', "is not a run folder"),
+        "list": (b"[1]", "a different version"),
+        "future": (b'{"format": 99}', "a different version"),
         "alone": (b'{"format": 1}', "has no history"),
     }
     for name, (content, sentence) in cases.items():

@@ -86,7 +86,7 @@ def test_edges_of_the_grid_are_pointed_out() -> None:
 def test_wrong_calls() -> None:
     with pytest.raises(fl.FairleadError, match="nothing to compare"):
         fl.compare(_task(), [], rounds=1)
-    with pytest.raises(fl.FairleadError, match="one target"):
+    with pytest.raises(fl.FairleadError, match="exactly one target"):
         fl.compare(_task(), [fl.FedAvg(lr=1.0)], rounds=1, target={"loss": 1.0, "gap": 1.0})
     with pytest.raises(fl.FairleadError, match="no target"):
         fl.compare(_task(), [fl.FedAvg(lr=0.1)], rounds=1).rounds_to_target("FedAvg")
@@ -105,7 +105,7 @@ def test_callbacks_are_told_of_one_run_after_another() -> None:
     work: Any = {"rounds": 2, "seeds": 2, "callbacks": [Heard()]}
     fl.compare(_task(), [fl.FedAvg(lr=0.1)], **work)
     assert Heard.rounds == [0, 1, 2, 0, 1, 2]
-    with pytest.raises(fl.FairleadError, match="callbacks is of single runs"):
+    with pytest.raises(fl.FairleadError, match="callbacks is only for single runs"):
         fl.compare(_task(), [fl.FedAvg(lr=0.1)], together=True, **work)
 
 

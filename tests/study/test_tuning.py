@@ -150,7 +150,7 @@ def test_bits_prefer_a_compressed_setting_and_rounds_do_not() -> None:
     found = {by: tune(task, fl.FedAvg(lr=1.0), by=by, **settings) for by in ("bits", "rounds")}
     assert found["rounds"].best("FedAvg").compressor is None  # by its final metric
     assert found["bits"].best("FedAvg").compressor == fl.BFloat16()
-    assert "Mbit to there" in found["bits"].table()[0]
+    assert "Mbit to target" in found["bits"].table()[0]
     by_bits = {t.settings["compressor"]: t for t in found["bits"].entries["FedAvg"].trials}
     assert set(by_bits) == {"BFloat16()", "null"}
     assert (by_bits["BFloat16()"].mean("bits") or 0) < (by_bits["null"].mean("bits") or 0)
@@ -168,7 +168,7 @@ def test_papers_tune_every_method_on_the_same_grid() -> None:
 def test_edges_and_missed_targets_are_pointed_out() -> None:
     tuning = tune(_task(), fl.Scaffold(lr=1.0), **_small(lr=[0.03, 0.01]))
     nearest, edge = tuning.notes()
-    assert "reached the target with all seeds in no trial" in nearest
+    assert "no trial of Scaffold reached the target with all seeds" in nearest
     assert edge == "note: Scaffold did best with lr 0.03, an edge of the grid: extend it"
     assert tuning.table()[0]["rounds to distance ≤ 0.1"] == "25+"
     inside = tune(_task(), fl.Scaffold(lr=1.0), **_small(lr=[3.0, 0.3, 0.01]))
@@ -333,7 +333,7 @@ def test_trials_of_a_machine_that_went_silent_are_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(studies, "GRACE", 0.3)
-    monkeypatch.setattr(studies, "LOOK", 0.05)
+    monkeypatch.setattr(studies, "POLL", 0.05)
     settings = _small(lr=[0.3, 0.1], out=tmp_path)
     tune(_task(), fl.Scaffold(lr=1.0), **settings)
     with studies.opened(tmp_path / "study.sqlite") as storage:
@@ -366,9 +366,11 @@ def test_any_database_url_and_one_study_a_method(tmp_path: Path) -> None:
         assert optuna.get_all_study_names(storage) == ["a", "b"]
         study = optuna.load_study(study_name="a", storage=storage)
         assert [t.params for t in study.trials] == [{"lr": 0.3}, {"lr": 0.1}]
-    with pytest.raises(fl.FairleadError, match="begun with another rounds: take another folder"):
+    with pytest.raises(
+        fl.FairleadError, match="started with a different rounds: use another folder"
+    ):
         tune(_task(), methods, storage=url, **_small(lr=[0.3], rounds=26))
-    with pytest.raises(fl.FairleadError, match="another method"):
+    with pytest.raises(fl.FairleadError, match="a different method"):
         tune(_task(), {"a": fl.FedAvg(lr=1.0, momentum=0.5)}, storage=url, **_small())
     with pytest.raises(fl.FairleadError, match="cannot be opened"):
         tune(_task(), methods, storage="nothing", **_small())
@@ -389,21 +391,21 @@ def test_any_database_url_and_one_study_a_method(tmp_path: Path) -> None:
         ({"lr": (0.1, 1.0), "sampler": "grid"}, "needs a list of values for lr"),
         ({"space": {"lr": [0.1]}}, "given twice"),
         ({"space": {"momentum": [0.5, 1.5]}}, "momentum is 1.5"),
-        ({"space": {"momentum": ["a", "b"]}}, "FedAvg does not take 'a' for momentum"),
+        ({"space": {"momentum": ["a", "b"]}}, "FedAvg does not accept 'a' for momentum"),
         ({"by": "round"}, "did you mean 'rounds'"),
         ({"target": None, "by": "bits"}, "there is none: give target="),
         ({"target": None, "protocol": "papers"}, "there is none: give target="),
-        ({"protocol": "papers", "by": "bits"}, "leave space, sampler and by out"),
+        ({"protocol": "papers", "by": "bits"}, "leave out space, sampler and by"),
         ({"protocol": "paper"}, "there is no protocol 'paper'"),
         ({"target": {"distanc": 1.0}}, "there is no metric 'distanc'"),
-        ({"target": {"loss": 1.0, "distance": 1.0}}, "one target"),
+        ({"target": {"loss": 1.0, "distance": 1.0}}, "exactly one target"),
         ({"sampler": "tpee"}, "did you mean 'tpe'"),
         ({"trials": 3}, "leave it out for a grid"),
-        ({"lr": (0.1, 1.0), "trials": 0}, "take at least 1"),
-        ({"seeds": 0}, "take at least 1"),
-        ({"together": True, "prune": True}, "keep together or prune"),
-        ({"together": True, "sampler": "tpe"}, "leave together out"),
-        ({"resume": "x"}, "sets resume of its runs itself"),
+        ({"lr": (0.1, 1.0), "trials": 0}, "trials is 0: give at least 1"),
+        ({"seeds": 0}, "there are no seeds: give at least 1"),
+        ({"together": True, "prune": True}, "give together or prune"),
+        ({"together": True, "sampler": "tpe"}, "leave out together"),
+        ({"resume": "x"}, "sets resume for its runs itself"),
     ],
 )
 def test_wrong_calls_are_sentences(given: dict[str, Any], message: str) -> None:
@@ -520,7 +522,7 @@ def test_the_space_as_the_command_line_writes_it() -> None:
         (["--lr", "0.1"], "nothing to search"),
         (["--grid", "0,1"], "give positive step sizes"),
         (["--by", "speed"], "there is no objective 'speed'"),
-        (["--figure", "gif", "--out", "nowhere"], "there is no format of figures 'gif'"),
+        (["--figure", "gif", "--out", "nowhere"], "there is no figure format 'gif'"),
         (["--sampler", "gird"], "did you mean 'grid'"),
         (["--methods", "fedavg,fedavg"], "give each of them once"),
     ],

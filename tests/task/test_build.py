@@ -132,7 +132,7 @@ def test_tables_in_csv_and_parquet(tmp_path) -> None:
             "column age has 1 empty cells, the first in row 0",
         ),
         ("", "cannot be read as a table"),
-        ("town,sick\nlyon,no\nbern,yes\n", "no column left"),
+        ("town,sick\nlyon,no\nbern,yes\n", "no column is left"),
         ("city,age,sick\nlyon,3,no\n", "there is no column 'town'"),
     ],
 )
@@ -156,7 +156,7 @@ def test_test_labels_are_coded_like_training_labels() -> None:
     assert task.label_names == ["0", "2", "3"]
     kept = fl.Task.from_arrays(X, y, client=WHO, test=(X, y), model=fl.models.mlp(4, 5))
     assert kept.data[1].tolist() == y.tolist() == kept.test[1].tolist()
-    with pytest.raises(fl.FairleadError, match="the label 8 is among the test data"):
+    with pytest.raises(fl.FairleadError, match="the label 8 is in the test data"):
         fl.Task.from_arrays(X, y, client=WHO, test=(X, y + 6))
 
 
@@ -183,8 +183,8 @@ def test_datasets_that_draw_are_asked_once_a_sample() -> None:
     [
         ({"client": WHO[:9]}, "client has 9 entries for 30 samples"),
         ({"client": WHO, "x": X.astype(str)}, "give numbers"),
-        ({"client": WHO, "y": np.array([None] * 30)}, "one number or word a sample"),
-        ({"client": WHO, "y": np.ones((30, 2))}, "one number or word a sample"),
+        ({"client": WHO, "y": np.array([None] * 30)}, "one number or string per sample"),
+        ({"client": WHO, "y": np.ones((30, 2))}, "one number or string per sample"),
         ({"client": WHO, "keep": "disk"}, "no place for data 'disk'"),
         ({"client": WHO, "test": (X[:, :2], Y)}, "do not fit samples of shapes"),
         ({"client": WHO, "test": (X, Y + 9), "model": fl.models.mlp(4, 2)}, "labels run from 9"),
@@ -243,5 +243,5 @@ def test_cells_that_look_like_numbers(tmp_path) -> None:
         [2.0],
     ]
     days = np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[D]")
-    with pytest.raises(fl.FairleadError, match="give numbers or words"):
+    with pytest.raises(fl.FairleadError, match="give numbers or strings"):
         fl.Task.from_table({**table, "day": days}, target="sick", client="who")

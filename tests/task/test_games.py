@@ -365,10 +365,10 @@ def test_saddle_problems_that_make_no_sense_are_refused() -> None:
     with pytest.raises(fl.FairleadError, match="one output"):
         fl.problems.auc_maximization(two)
     column = fl.Task(nn.Linear(2, 1), "squared", (data[0], data[1][:, None]), [range(4)])
-    with pytest.raises(fl.FairleadError, match="one number a sample"):
+    with pytest.raises(fl.FairleadError, match="one number per sample"):
         fl.problems.auc_maximization(column)
     for make in (fl.problems.agnostic, fl.problems.auc_maximization):
-        with pytest.raises(fl.FairleadError, match="saddle problem already"):
+        with pytest.raises(fl.FairleadError, match="already a saddle problem"):
             make(fl.problems.quadratic_game())
     zero = torch.zeros(2)
     with pytest.raises(fl.FairleadError, match="sum to 0: on a simplex"):

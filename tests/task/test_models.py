@@ -112,10 +112,10 @@ def test_the_gated_unit_is_that_of_torch() -> None:
     model, real = models.char_gru(5, 3, 4)(), nn.GRU(3, 4, batch_first=True)
     codes = torch.tensor([[0, 4, 2, 2], [1, 3, 0, 4]], dtype=torch.uint8)
     with torch.no_grad():
-        real.weight_ih_l0.copy_(model.inside.weight)
-        real.bias_ih_l0.copy_(model.inside.bias)
-        real.weight_hh_l0.copy_(model.across.weight)
-        real.bias_hh_l0.copy_(model.across.bias)
+        real.weight_ih_l0.copy_(model.from_input.weight)
+        real.bias_ih_l0.copy_(model.from_input.bias)
+        real.weight_hh_l0.copy_(model.from_hidden.weight)
+        real.bias_hh_l0.copy_(model.from_hidden.bias)
         expected = model.head(real(model.embed(codes.long()))[0][:, -1])
         torch.testing.assert_close(model(codes), expected)
 

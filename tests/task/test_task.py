@@ -249,10 +249,10 @@ def test_objective_weights_clients_not_samples() -> None:
     ("change", "message"),
     [
         ({"loss": "cross_entrop"}, "did you mean 'cross_entropy'"),
-        ({"loss": nn.CrossEntropyLoss()}, "return one value a sample"),
+        ({"loss": nn.CrossEntropyLoss()}, "return one value per sample"),
         ({"clients": [range(6), []]}, "client 1 has no data"),
         ({"clients": []}, "no clients"),
-        ({"clients": [range(6), range(6, 14)]}, "names sample 12"),
+        ({"clients": [range(6), range(6, 14)]}, "contains sample 12"),
         ({"data": (torch.zeros(12, 3), torch.zeros(11).long())}, "12, 11 rows"),
         ({"data": (torch.full((12, 3), float("nan")), torch.zeros(12).long())}, "first in row 0"),
         ({"data": (torch.zeros(12, 5), torch.zeros(12).long())}, "do not fit samples"),

@@ -10,8 +10,6 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fairlead.run import folder as runs
-from fairlead.run.checkpoint import Checkpoints, listed
 from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.common import (
     app,
@@ -26,21 +24,23 @@ from fairlead.cli.common import (
 from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target, workers
 from fairlead.cli.write import (
     folder_for,
-    room_for_comparison,
+    prepare_comparison,
     write_comparison,
     write_outcome,
     write_run,
 )
-from fairlead.study.compare import compare
 from fairlead.engine.processes.distribute import Distributed
 from fairlead.engine.processes.ranks import is_first, launched, restarted
 from fairlead.errors import FairleadError, unknown
 from fairlead.report.plots import figure_path
-from fairlead.study.reproduce import RECIPES, recipe
+from fairlead.run import folder as runs
+from fairlead.run.checkpoint import Checkpoints, listed
 from fairlead.run.folder import CHECKPOINTS, Recorder
+from fairlead.run.train import train
+from fairlead.study.compare import compare
+from fairlead.study.reproduce import RECIPES, recipe
 from fairlead.task.catalog import one_line
 from fairlead.track import trackers
-from fairlead.run.train import train
 
 
 @settings_command("run", leave_out={"methods", "grid", "seeds", "x"})
@@ -52,23 +52,23 @@ def run_command(s: dict[str, Any]) -> None:
 @app.command("resume")
 def resume_command(
     folder: Annotated[Path, typer.Argument(help="the --out folder of the run")],
-    rounds: Annotated[int | None, typer.Option("--rounds", help="go on to this round")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="train to this round")] = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, from its newest checkpoint, to the same bytes."""
+    """Resume a stopped or killed run from its latest checkpoint, with bitwise the same result."""
     try:
         settings = runs.read(folder).about.get("settings")
         if not listed(folder / CHECKPOINTS):
             raise FairleadError(
-                f"{folder} has no checkpoint to go on from: comparisons keep none, and a run writes its first "
-                "after ten minutes or --checkpoint-every rounds"
+                f"{folder} has no checkpoint to resume from: comparisons write none, and a run writes its "
+                "first after ten minutes or --checkpoint-every rounds"
             )
         if not isinstance(settings, dict):
             raise FairleadError(
-                f"the run in {folder} was not begun by a command: resume it with fl.train(resume=…)"
+                f"the run in {folder} was not started by a command: resume it with fl.train(resume=…)"
             )
         known = {key: settings[key] for key in DEFAULTS if key in settings}
-        asked = {} if rounds is None else {"rounds": rounds}
-        _run({**DEFAULTS, **known, "out": folder, **asked}, resume=True)
+        changed = {} if rounds is None else {"rounds": rounds}
+        _run({**DEFAULTS, **known, "out": folder, **changed}, resume=True)
     except FairleadError as error:
         fail(error)
 
@@ -77,8 +77,8 @@ def _run(s: dict[str, Any], resume: bool) -> None:
     built = build_task(s)
     ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
     folder = None if s["out"] is None else Path(s["out"])
-    figure_path(folder or ".", "run", s["figure"])  # before the work, not after it
-    told = trackers(s["track"] or "", folder) if is_first() else []
+    figure_path(folder or ".", "run", s["figure"])  # fail before training, not after
+    callbacks = trackers(s["track"] or "", folder) if is_first() else []
     kept: dict[str, Any] = {}
     if folder is not None:
         keep = Checkpoints(folder / CHECKPOINTS, every=s["checkpoint_every"])
@@ -94,27 +94,27 @@ def _run(s: dict[str, Any], resume: bool) -> None:
     say_memory(built, [chosen], rounds=s["rounds"], **work)
     result = train(
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]),
-        callbacks=told, workers=workers(s["workers"]), **kept, **work,
+        callbacks=callbacks, workers=workers(s["workers"]), **kept, **work,
     )  # fmt: skip
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
     shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
     for key, number in last.items():
-        whole = number == int(number) if math.isfinite(number) else False
-        shown.add_row(key.replace("_", " "), f"{number:,.0f}" if whole else f"{number:,.5g}")
+        is_integer = number == int(number) if math.isfinite(number) else False
+        shown.add_row(key.replace("_", " "), f"{number:,.0f}" if is_integer else f"{number:,.5g}")
     out.print(shown)
     out.print(f"engine: {result.engine}", highlight=False)
     say_split(built, s)
     if folder is not None and is_first():
         out.print(f"written: {write_run(folder, s, result)}", highlight=False)
     if result.stopped == "interrupted":
-        out.print(f"stopped in round {result.rounds}: go on with fairlead resume {s['out']}")
+        out.print(f"stopped in round {result.rounds}: continue with fairlead resume {s['out']}")
     if result.error is not None:
         raise result.error
 
 
 @settings_command("compare", leave_out={"method", "seed", "checkpoint_every", "track", "timeout"})
 def compare_command(s: dict[str, Any]) -> None:
-    """Compare methods, each tuned on the same step sizes. Without arguments: a demo on digits."""
+    """Compare methods, each tuned over the same step sizes. Without arguments: a demo on digits."""
     built = build_task(s)
     listed = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
     names = [str(name) for name in listed]
@@ -124,9 +124,9 @@ def compare_command(s: dict[str, Any]) -> None:
             f"the grid is '{s['grid']}': give positive step sizes, such as 1,0.3,0.1"
         )
     if s["seeds"] < 1:
-        raise FairleadError(f"seeds is {s['seeds']}: take at least 1")
+        raise FairleadError(f"seeds is {s['seeds']}: it must be at least 1")
     if s["out"] is not None:
-        room_for_comparison(Path(s["out"]), s)
+        prepare_comparison(Path(s["out"]), s)
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:
         raise unknown("axis", s["x"], AXES)
@@ -150,24 +150,26 @@ def compare_command(s: dict[str, Any]) -> None:
 
 @app.command("reproduce")
 def reproduce_command(
-    name: Annotated[str | None, typer.Argument(help="the experiment; none lists them")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="a reduced form, minutes at most")] = False,
+    name: Annotated[str | None, typer.Argument(help="the experiment; omit it to list them")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="a reduced version, a few minutes at most")
+    ] = False,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="a folder for table, figure and numbers")
+        Path | None, typer.Option("--out", help="folder for table, figure and numbers")
     ] = None,
     figure: Annotated[str, typer.Option("--figure", help="png, pdf or svg")] = "png",
 ) -> None:
-    """Run an experiment of the papers: what came out beside what the paper says, and the figure."""
+    """Rerun a paper's experiment: the results next to the paper's claims, and the figure."""
     if name is None:
-        shown = Table("experiment", "what it is", title="experiments")
-        for key, made in RECIPES.items():
-            shown.add_row(key, one_line(made))
+        shown = Table("experiment", "description", title="experiments")
+        for key, function in RECIPES.items():
+            shown.add_row(key, one_line(function))
         out.print(shown)
         return
     try:
-        run, place = recipe(name), Path("out") / name if folder is None else folder
-        figure_path(place, "figure", figure)
-        folder_for(place, {"experiment": name, "quick": quick})  # before the work, not after it
+        run, target_folder = recipe(name), Path("out") / name if folder is None else folder
+        figure_path(target_folder, "figure", figure)
+        folder_for(target_folder, {"experiment": name, "quick": quick})  # fail early
         outcome = run(quick=quick)
         out.print(table(outcome.rows, outcome.title))
         for claim in outcome.claims:
@@ -175,6 +177,8 @@ def reproduce_command(
             out.print(f"{mark}: {claim.text}", highlight=False, markup=False)
         for note in outcome.notes:
             out.print(f"note: {note}", highlight=False, markup=False)
-        out.print(f"written: {write_outcome(place, outcome, quick, figure)}", highlight=False)
+        out.print(
+            f"written: {write_outcome(target_folder, outcome, quick, figure)}", highlight=False
+        )
     except FairleadError as error:
         fail(error)

@@ -1,4 +1,4 @@
-"""What the commands share: the app, errors as sentences, flags from settings, tables."""
+"""Shared by the commands: the app, error messages, flags from settings, tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fairlead.run.about import class_labels
 from fairlead.engine.processes.ranks import Lost, is_first
 from fairlead.errors import FairleadError
 from fairlead.run.needs import needs
-from fairlead.task.task import Task
 from fairlead.task.catalog import SPLIT_TASKS
+from fairlead.task.task import Task
 
 app = typer.Typer(
     help="Federated optimization when clients' data differ.",
@@ -27,23 +27,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console(quiet=not is_first(), markup=False)  # one process speaks, and brackets are brackets
+out = Console(quiet=not is_first(), markup=False)  # one process prints; brackets are literal
 
 
 @app.callback()
 def speak() -> None:
     """Federated optimization when clients' data differ."""
-    warnings.showwarning = _warn  # sentences, without the place in the source
+    warnings.showwarning = _warn  # without the source location
 
 
-def _warn(message: Any, *place: Any, **more: Any) -> None:
+def _warn(message: Any, *location: Any, **more: Any) -> None:
     console = Console(stderr=True, quiet=not is_first())
     console.print("warning: ", style="yellow", end="")
     console.print(str(message), markup=False, highlight=False)
 
 
 def fail(error: FairleadError) -> None:
-    """End with the error's sentence instead of a traceback; that others are lost, one process says."""
+    """Exit with the error message instead of a traceback; only one process reports lost ones."""
     if is_first() or not isinstance(error, Lost):
         console = Console(stderr=True)
         console.print("error: ", style="bold red", end="")
@@ -52,7 +52,7 @@ def fail(error: FairleadError) -> None:
 
 
 def settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
-    """A command whose flags are the settings above; it is called with them, read and merged."""
+    """Register a command that has the settings as flags and is called with the merged settings."""
 
     def register(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
@@ -82,8 +82,8 @@ def settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
 
 
 def say_memory(task: Task, methods: Iterable[Any], **settings: Any) -> None:
-    """What the run will take, or the most that one of several takes."""
-    with suppress(FairleadError):  # what is wrong, the run itself will say
+    """Print the memory that the run needs, the largest of several."""
+    with suppress(FairleadError):  # the run itself will report the error
         found = [needs(task, method, **settings) for method in methods]
         most = max(found, key=lambda n: (n.memories, n.work + n.server))
         out.print(str(most), highlight=False)
@@ -96,10 +96,10 @@ def say_split(task: Task, s: dict[str, Any]) -> None:
 
 
 def table(rows: list[dict[str, str]], title: str) -> Table:
-    """Rows as a narrow table whose first column is not cut."""
+    """Rows as a compact table whose first column is not wrapped."""
     shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
-    for place, name in enumerate(rows[0]):
-        shown.add_column(name.replace("_", " "), no_wrap=place == 0, overflow="fold")
+    for index, name in enumerate(rows[0]):
+        shown.add_column(name.replace("_", " "), no_wrap=index == 0, overflow="fold")
     for row in rows:
         shown.add_row(*row.values())
     return shown

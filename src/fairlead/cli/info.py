@@ -1,4 +1,4 @@
-"""The commands that tell: fairlead data list | get | check, list, cite, version."""
+"""The informational commands: fairlead data list | get | check, list, cite, version."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import typer
 from rich.table import Table
 
 import fairlead
-from fairlead.methods import METHODS, PRESETS
-from fairlead.methods.citations import PAPERS, cite
 from fairlead.cli.common import app, fail, out
 from fairlead.compress import COMPRESSORS
 from fairlead.data import sources
 from fairlead.data.splits import SPLITS
 from fairlead.errors import FairleadError
+from fairlead.methods import METHODS, PRESETS
+from fairlead.methods.citations import PAPERS, cite
 from fairlead.schedules import SCHEDULES
 from fairlead.task.catalog import TASKS, one_line
 
@@ -26,14 +26,14 @@ data_app = typer.Typer(help="Data sets: list, get, check.", no_args_is_help=True
 app.add_typer(data_app, name="data")
 
 DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="a folder with data sets, instead of $FAIRLEAD_DATA")
+    Path | None, typer.Option("--data", help="folder with data sets, instead of $FAIRLEAD_DATA")
 ]
 
 
 @data_app.command("list")
 def data_list_command(data: DataFolder = None) -> None:
-    """The data sets there are, and where they are now."""
-    table = Table("name", "what it is", "samples", "classes", "where", title="data sets")
+    """List the data sets, and where each is."""
+    table = Table("name", "description", "samples", "classes", "where", title="data sets")
     try:
         for row in sources.listing(data):
             table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
@@ -44,7 +44,7 @@ def data_list_command(data: DataFolder = None) -> None:
 
 @data_app.command("get")
 def data_get_command(name: str, data: DataFolder = None) -> None:
-    """Download a data set into the cache, unless it is here."""
+    """Download a data set to the cache, unless it is already on this machine."""
     try:
         paths = sources.get(name, data)
         out.print(", ".join(map(str, paths)) or f"{name} is embedded", highlight=False)
@@ -54,7 +54,7 @@ def data_get_command(name: str, data: DataFolder = None) -> None:
 
 @data_app.command("check")
 def data_check_command(name: str, data: DataFolder = None) -> None:
-    """Compare a data set's checksums and read all of it."""
+    """Verify a data set's checksums and read all of it."""
     try:
         for line in sources.check(name, data):
             out.print(line, highlight=False, markup=False)
@@ -64,8 +64,8 @@ def data_check_command(name: str, data: DataFolder = None) -> None:
 
 @app.command("list")
 def list_command() -> None:
-    """Methods, compressors, tasks, splits and schedules, a line each."""
-    methods = Table("method", "what it is", "paper", title="methods")
+    """List methods, compressors, tasks, splits and schedules."""
+    methods = Table("method", "description", "paper", title="methods")
     for name, kind in METHODS.items():
         methods.add_row(name, one_line(kind), PAPERS[kind.paper].short)
     for name, (base, more) in PRESETS.items():
@@ -76,15 +76,15 @@ def list_command() -> None:
         "compressor": COMPRESSORS, "task": TASKS, "split": SPLITS, "schedule": SCHEDULES,
     }  # fmt: skip
     for title, group in groups.items():
-        table = Table(title, "what it is", title=f"{title}s")
-        for name, thing in group.items():
-            table.add_row(name, one_line(thing))
+        table = Table(title, "description", title=f"{title}s")
+        for name, entry in group.items():
+            table.add_row(name, one_line(entry))
         out.print(table)
 
 
 @app.command("cite")
 def cite_command(method: str) -> None:
-    """The BibTeX of the paper behind a method."""
+    """Print the BibTeX entry of a method's paper."""
     try:
         out.print(cite(method), markup=False, highlight=False)
     except FairleadError as error:
@@ -93,6 +93,6 @@ def cite_command(method: str) -> None:
 
 @app.command("version")
 def version_command() -> None:
-    """The versions of fairlead and of what it computes with."""
+    """Print the versions of fairlead, torch, numpy and Python."""
     out.print(f"fairlead {fairlead.__version__}, torch {torch.__version__}, numpy {np.__version__}, "
               f"python {sys.version.split()[0]}", highlight=False)  # fmt: skip

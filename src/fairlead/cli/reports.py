@@ -1,4 +1,4 @@
-"""The commands that show: fairlead report | watch."""
+"""The report commands: fairlead report | watch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.report.gather import gather, grouped, readable
 from fairlead.report.plots import figure_path, stored_figure
 from fairlead.run.folder import find
 
-Folders = Annotated[list[Path], typer.Argument(help="folders of runs, or with runs below them")]
+Folders = Annotated[list[Path], typer.Argument(help="run folders, or folders that contain them")]
 Title = Annotated[str | None, typer.Option("--title", help="the page's title")]
 
 
@@ -24,21 +24,22 @@ def report_command(
     folders: Folders,
     title: Title = None,
     file: Annotated[
-        Path | None, typer.Option("--out", help="the page; report.html in the first folder")
+        Path | None,
+        typer.Option("--out", help="the page; by default report.html in the first folder"),
     ] = None,
     figure: Annotated[
-        str | None, typer.Option("--figure", help="also the curves as pdf, svg or png, beside it")
+        str | None, typer.Option("--figure", help="also save the curves as pdf, svg or png")
     ] = None,
 ) -> None:
-    """One page about runs: curves over seeds, what it took to the target, split, drift, step sizes."""
+    """Write an HTML report of runs: curves over seeds, cost to the target, split, drift, step sizes."""
     try:
-        place = file or folders[0] / "report.html"
+        page = file or folders[0] / "report.html"
         data = gather(folders, title)
-        picture = None if figure is None else figure_path(place.parent, place.stem, figure)
-        html.write(data, place)
+        picture = None if figure is None else figure_path(page.parent, page.stem, figure)
+        html.write(data, page)
         if picture is not None:
             stored_figure(grouped(readable(find(folders))[0]), picture)
-        written = [place] if picture is None else [place, picture]
+        written = [page] if picture is None else [page, picture]
         out.print(f"written: {', '.join(map(str, written))}", highlight=False)
     except FairleadError as error:
         fail(error)
@@ -49,14 +50,14 @@ def watch_command(
     folders: Folders,
     title: Title = None,
     host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="the port; 0 takes a free one")] = 8765,
+    port: Annotated[int, typer.Option("--port", help="the port; 0 picks a free one")] = 8765,
 ) -> None:
-    """Show the same page in a browser while runs go on; Ctrl-C ends it."""
+    """Serve the same page, live, while runs are in progress; stop with Ctrl-C."""
 
-    def say(url: str) -> None:
-        out.print(f"watching on {url} (Ctrl-C ends it)", highlight=False)
+    def on_ready(url: str) -> None:
+        out.print(f"watching on {url} (stop with Ctrl-C)", highlight=False)
 
     try:
-        watch.serve(partial(gather, folders, title), host, port, say)
+        watch.serve(partial(gather, folders, title), host, port, on_ready)
     except FairleadError as error:
         fail(error)

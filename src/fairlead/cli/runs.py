@@ -1,4 +1,4 @@
-"""fairlead runs list | show | diff | rm: what run folders hold."""
+"""The commands for run folders: fairlead runs list | show | diff | rm."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fairlead.errors import FairleadError, unknown
+from fairlead.methods.citations import PAPERS
+from fairlead.report.plots import MAIN
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import listed
-from fairlead.methods.citations import PAPERS
-from fairlead.errors import FairleadError, unknown
-from fairlead.run.history import History
-from fairlead.report.plots import MAIN
 from fairlead.run.folder import CHECKPOINTS, StoredRun
+from fairlead.run.history import History
 from fairlead.track.tracker import best
 
 runs_app = typer.Typer(help="Run folders: list, show, diff, rm.", no_args_is_help=True)
@@ -37,13 +37,13 @@ Csv = Annotated[bool, typer.Option("--csv", help="as CSV")]
 
 @runs_app.command("list")
 def list_command(
-    folders: Annotated[list[Path] | None, typer.Argument(help="where to look")] = None,
-    sort: Annotated[str, typer.Option(help=f"one of {', '.join(COLUMNS)}")] = "folder",
+    folders: Annotated[list[Path] | None, typer.Argument(help="folders to search")] = None,
+    sort: Annotated[str, typer.Option(help=f"sort by one of {', '.join(COLUMNS)}")] = "folder",
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
-    """All runs in folders and below them: what they are, how far they are and how they ended."""
-    with _in_a_sentence():
+    """List all runs in the folders: what they are, their progress and how they ended."""
+    with _errors_printed():
         if sort not in COLUMNS:
             raise unknown("column", sort, COLUMNS)
         found = _listed(folders or [Path()])
@@ -53,22 +53,22 @@ def list_command(
         elif as_csv:
             _write_csv(list(COLUMNS), found)
         elif not found:
-            _say("there are no runs")
+            _echo("there are no runs")
         else:
             _print(_overview(found, narrow=Console().width < 110))
 
 
 def _listed(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = runs.find(folders)
-    problems = [str(warning.message) for warning in told]
+    problems = [str(warning.message) for warning in caught]
     rows = []
     for run in found:
         try:
             rows.append(_row(run))
         except FairleadError as error:
-            problems.append(f"passed over: {error}")
+            problems.append(f"skipped: {error}")
     for problem in problems:
         Console(stderr=True).print(problem, markup=False, highlight=False, soft_wrap=True)
     return rows
@@ -88,7 +88,7 @@ def _row(run: StoredRun) -> dict[str, Any]:
 
 
 def _overview(rows: list[dict[str, Any]], narrow: bool) -> Table:
-    """A table for people; on narrow terminals without what tells least."""
+    """A table for display; narrow terminals get fewer columns."""
     shown = [
         {
             "folder": row["folder"], "method": row["method"], "lr": _number(row["lr"]),
@@ -111,25 +111,25 @@ def _overview(rows: list[dict[str, Any]], narrow: bool) -> Table:
 
 @runs_app.command("show")
 def show_command(
-    folder: Annotated[Path, typer.Argument(help="the folder of a run")],
-    history: Annotated[bool, typer.Option("--history", help="all that it recorded")] = False,
+    folder: Annotated[Path, typer.Argument(help="a run folder")],
+    history: Annotated[bool, typer.Option("--history", help="the whole history")] = False,
     as_csv: Csv = False,
 ) -> None:
-    """All about one run: settings, parts, numbers, checkpoints, and what to cite."""
-    with _in_a_sentence():
+    """Show one run: settings, parts, metrics, checkpoints, and what to cite."""
+    with _errors_printed():
         run = runs.read(folder)
         if as_csv:
             _write_csv(list(run.history), run.history.rows)
         elif history:
-            _say(_text(run.history))
+            _echo(_text(run.history))
         else:
             _show(run)
 
 
 def _show(run: StoredRun) -> None:
     row = _row(run)
-    _say(f"{run.folder}: {run.label} on {row['task']}, {row['rounds']} of {row['asked']} rounds, "
-         f"{run.status}, {_size(run.size)}")  # fmt: skip
+    _echo(f"{run.folder}: {run.label} on {row['task']}, {row['rounds']} of {row['asked']} rounds, "
+          f"{run.status}, {_size(run.size)}")  # fmt: skip
     hidden = ("split.counts", "format", "began", "after")
     shown = {k: v for k, v in runs.flat(run.about).items() if k not in hidden}
     _pairs("settings", {k: v for k, v in shown.items() if v is not None and v != ""})
@@ -140,7 +140,7 @@ def _show(run: StoredRun) -> None:
         parts.add_row(_when(part["began"]), start, _when(part["ended"]), why)
     _print(parts)
     if run.history.rows:
-        values = Table("", "last", "best", title="numbers", box=box.SIMPLE_HEAD)
+        values = Table("", "last", "best", title="values", box=box.SIMPLE_HEAD)
         top = best(run.history)
         for name, value in run.history.rows[-1].items():
             values.add_row(_name(name), _number(value), _number(top.get(name)))
@@ -152,17 +152,17 @@ def _show(run: StoredRun) -> None:
     _pairs("checkpoints", kept or {"none": ""})
     paper = PAPERS.get(run.about.get("paper", ""))
     if paper is not None:
-        _say(paper.bibtex)
+        _echo(paper.bibtex)
 
 
 @runs_app.command("diff")
 def diff_command(
-    one: Annotated[Path, typer.Argument(help="the folder of a run")],
-    two: Annotated[Path, typer.Argument(help="the folder of another")],
+    one: Annotated[Path, typer.Argument(help="a run folder")],
+    two: Annotated[Path, typer.Argument(help="another run folder")],
 ) -> None:
-    """How two runs differ: settings, last numbers, and the first round whose rows are not the same.
-    Ends with code 1 where rows differ."""
-    with _in_a_sentence():
+    """Show how two runs differ: settings, last values, and the first round with different rows. The
+    exit code is 1 if rows differ."""
+    with _errors_printed():
         a, b = runs.read(one), runs.read(two)
         settings = Table("setting", str(one), str(two), title="settings", box=box.SIMPLE_HEAD)
         different = runs.differences(a, b)
@@ -171,58 +171,58 @@ def diff_command(
         if different:
             _print(settings)
         else:
-            _say("the settings are the same")
+            _echo("the settings are the same")
         last = [history.rows[-1] if history.rows else {} for history in (a.history, b.history)]
-        numbers = Table("", str(one), str(two), title="last numbers", box=box.SIMPLE_HEAD)
+        numbers = Table("", str(one), str(two), title="last values", box=box.SIMPLE_HEAD)
         for name in dict.fromkeys([*last[0], *last[1]]):
             numbers.add_row(_name(name), *(_number(row.get(name)) for row in last))
         _print(numbers)
         at = runs.first_difference(a.history, b.history)
         if at is None:
-            _say(f"all {len(a.history.rows)} rows are the same, apart from seconds")
+            _echo(f"all {len(a.history.rows)} rows are the same, apart from seconds")
             return
-        _say(f"the rows differ from round {at} on")
+        _echo(f"the rows differ from round {at} on")
         raise typer.Exit(1)
 
 
 @runs_app.command("rm")
 def rm_command(
-    folders: Annotated[list[Path], typer.Argument(help="folders of runs")],
+    folders: Annotated[list[Path], typer.Argument(help="run folders")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
 ) -> None:
-    """Delete runs: their own files and checkpoints, and folders that are empty then."""
-    with _in_a_sentence():
+    """Delete runs: their own files and checkpoints, and folders left empty."""
+    with _errors_printed():
         found = [runs.read(folder) for folder in folders]
-        for run in found:  # before anything goes
+        for run in found:  # check all before deleting any
             if run.busy:
                 raise FairleadError(f"a process is writing to {run.folder}: stop it first")
             if run.folder.is_symlink():
                 raise FairleadError(f"{run.folder} is a link: give {run.folder.resolve()} itself")
             files = runs.belongings(run.folder)
-            _say(f"{run.folder}: {run.label}, {_files(len(files))}, {_size(run.size)}")
+            _echo(f"{run.folder}: {run.label}, {_files(len(files))}, {_size(run.size)}")
             others = _others(run.folder, files)
             if others:
-                _say(f"  stays: {', '.join(others[:8])}{', …' * (len(others) > 8)}")
+                _echo(f"  kept: {', '.join(others[:8])}{', …' * (len(others) > 8)}")
         if not yes and not typer.confirm(
             f"Delete {'this run' if len(found) == 1 else 'these runs'}?"
         ):
-            _say("nothing was deleted")
+            _echo("nothing was deleted")
             return
         for run in found:
             runs.remove(run.folder)
-            _say(f"deleted: {run.folder}")
+            _echo(f"deleted: {run.folder}")
 
 
 def _others(folder: Path, own: Sequence[Path]) -> list[str]:
-    """What of a folder stays, by the names at its top."""
+    """The top-level names in a folder that are kept."""
     mine = {folder / runs.LOCK, *own}
     left = [p for p in folder.rglob("*") if p not in mine and (p.is_symlink() or not p.is_dir())]
     return sorted({path.relative_to(folder).parts[0] for path in left})
 
 
 @contextmanager
-def _in_a_sentence() -> Iterator[None]:
-    """End with an error's sentence instead of a traceback."""
+def _errors_printed() -> Iterator[None]:
+    """Exit with an error message instead of a traceback."""
     try:
         yield
     except FairleadError as error:
@@ -232,12 +232,12 @@ def _in_a_sentence() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def _say(text: str) -> None:
+def _echo(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print(table: Table) -> None:
-    Console(markup=False).print(table, highlight=False)  # brackets are brackets
+    Console(markup=False).print(table, highlight=False)  # brackets are literal
 
 
 def _pairs(title: str, values: dict[str, Any]) -> None:
@@ -250,7 +250,7 @@ def _pairs(title: str, values: dict[str, Any]) -> None:
 
 
 def _text(history: History) -> str:
-    """Columns side by side, however wide that gets."""
+    """Columns side by side, of any total width."""
     columns = [[_name(name), *(_number(row.get(name)) for row in history.rows)] for name in history]
     widths = [max(map(len, column)) for column in columns]
     return "\n".join(
@@ -281,7 +281,7 @@ def _short(value: Any) -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes for people.
+    """A size in bytes, human-readable.
 
     >>> _size(900), _size(1_500_000)
     ('900 B', '1.5 MB')
@@ -298,7 +298,7 @@ def _files(count: int) -> str:
 
 
 def _when(text: str | None) -> str:
-    """A moment in the local time zone, to the minute."""
+    """A time in the local time zone, to the minute."""
     if text is None:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.data.batches import Geometric
-from fairlead.engine.simulate import Simulate
 from fairlead.engine.processes.workers import Workers
+from fairlead.engine.simulate import Simulate
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.catalog import task_defaults
 
@@ -52,82 +52,82 @@ KINDS: dict[Any, Any] = {
 LISTS: dict[str, type] = {"methods": list, "grid": list, "target": dict}
 
 OPTIONS: dict[str, tuple[Any, str]] = {
-    "methods": (str, "names with commas between"),
+    "methods": (str, "the methods, comma-separated"),
     "method": (str, "the method; see `fairlead list`"),
     "task": (str, "what to train; see `fairlead list`"),
-    "task_set": (str, "a task's own settings: s=10, scaling=printed, with commas between"),
+    "task_set": (str, "the task's own settings, comma-separated: s=10,scaling=printed"),
     "split": (str, "iid, similarity, dirichlet, dirichlet-balanced, shards, quantity or by-id"),
     "split_value": (
         float,
-        "percent of similarity, alpha of Dirichlet or quantity, shards a client",
+        "percent for similarity, alpha for Dirichlet or quantity, shards per client",
     ),
-    "data": (Path, "the folder with data sets, instead of $FAIRLEAD_DATA and downloads"),
-    "clients": (int, "how many clients"),
+    "data": (Path, "folder with data sets, instead of $FAIRLEAD_DATA and downloads"),
+    "clients": (int, "number of clients"),
     "model": (
         str,
         "softmax, mlp, cnn, vgg11, resnet8 (with -bn for BatchNorm); gru or transformer for text",
     ),
     "rounds": (int, "communication rounds"),
-    "cohort": (str, "clients a round: a number or a fraction; all by default"),
-    "batch_size": (str, "samples a step: a number or a fraction of the client's data"),
+    "cohort": (str, "clients per round: a number or a fraction; all by default"),
+    "batch_size": (str, "samples per step: a number or a fraction of the client's data"),
     "steps": (
         str,
-        "local steps a round: a number, or random:0.05 to synchronize with that probability",
+        "local steps per round: a number, or random:0.05 to synchronize with that probability",
     ),
-    "epochs": (int, "local epochs a round; 1 by default"),
+    "epochs": (int, "local epochs per round; 1 by default"),
     "lr": (float, "local step size (compare: instead of a grid)"),
     "grid": (str, "step sizes to try for every method"),
     "schedule": (str, "exponential:0.99, cosine, multistep:50,80 or inverse-sqrt"),
     "server_lr": (float, "the server's step size"),
-    "compressor": (str, "of uploads: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:0.1, bfloat16"),
-    "momentum": (float, "in local steps, where the method has it"),
+    "compressor": (str, "for uploads: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:0.1, bfloat16"),
+    "momentum": (float, "momentum of local steps, if the method has it"),
     "beta": (float, "momentum of FedGLOMO, Mime and SCAFFOLD-M"),
     "alpha": (float, "FedDyn's regularization"),
-    "damping": (float, "of FedLOMO's and FedGLOMO's local momentum"),
-    "first_batch": (int, "samples of FedLOMO's and FedGLOMO's first gradient; all by default"),
+    "damping": (float, "damping of FedLOMO's and FedGLOMO's local momentum"),
+    "first_batch": (int, "samples in FedLOMO's and FedGLOMO's first gradient; all by default"),
     "gamma": (float, "FedCOMGATE's server step"),
-    "layers": (str, "FedPVR's part: -3 for the last three layers, or names with commas between"),
-    "set": (str, "a method's other settings: a=0.3, p=0.2, tau=0.01, with commas between"),
+    "layers": (str, "layers FedPVR corrects: -3 for the last three, or comma-separated names"),
+    "set": (str, "the method's other settings, comma-separated: a=0.3,p=0.2,tau=0.01"),
     "x": (
         str,
-        "the figure's axis: round, bits, bits_up, gradients, communications (as the paper counts), exchanges or seconds",
+        "the figure's x axis: round, bits, bits_up, gradients, communications (as in the paper), exchanges or seconds",
     ),
     "server": (str, "the server's optimizer: sgd, momentum, adam or adagrad"),
     "mu": (float, "FedProx's proximal weight"),
     "option": (str, "SCAFFOLD's option, I or II"),
     "warm_start": (bool, "start SCAFFOLD from the clients' gradients"),
     "weighting": (str, "uniform or size"),
-    "dropout": (float, "share of sampled clients that do not answer"),
-    "target": (str, "for example accuracy=0.9"),
-    "seed": (int, "seed"),
-    "seeds": (int, "how many seeds"),
+    "dropout": (float, "probability that a sampled client drops out"),
+    "target": (str, "metric value to reach, for example accuracy=0.9"),
+    "seed": (int, "the random seed"),
+    "seeds": (int, "number of seeds"),
     "engine": (str, "auto, vmap, loop or debug"),
     "device": (str, "cpu or cuda"),
     "workers": (
         str,
         "processes that share a round's clients on a CPU: a number, or auto to measure",
     ),
-    "memories": (str, "where clients' memories lie: auto, device, host or disk"),
-    "timeout": (float, "seconds after which a process of several is taken for lost"),
+    "memories": (str, "where client state is stored: auto, device, host or disk"),
+    "timeout": (float, "seconds after which an unresponsive process counts as lost"),
     "dtype": (str, "float32 or float64; the task's own by default"),
     "eval_every": (int, "rounds between evaluations"),
     "objective": (bool, "whether evaluations compute the loss on all training data"),
     "drift": (bool, "record the drift diversity of every layer at evaluations"),
-    "config": (Path, "settings from a TOML file; flags win"),
+    "config": (Path, "TOML file with settings; flags take precedence"),
     "checkpoint_every": (
         int,
-        "rounds between checkpoints in the --out folder, besides one every ten minutes",
+        "rounds between checkpoints in the --out folder, in addition to one every ten minutes",
     ),
-    "track": (str, "also log to tensorboard, wandb:PROJECT or mlflow:URI, with commas between"),
-    "figure": (str, "the figures' format: png, pdf or svg"),
-    "overwrite": (bool, "replace what the --out folder holds"),
-    "out": (Path, "a folder for settings, history, checkpoints, table and figure"),
+    "track": (str, "also log to tensorboard, wandb:PROJECT or mlflow:URI, comma-separated"),
+    "figure": (str, "figure format: png, pdf or svg"),
+    "overwrite": (bool, "replace the runs in the --out folder"),
+    "out": (Path, "folder for settings, history, checkpoints, table and figure"),
 }
 
 
 def read_settings(given: dict[str, Any], config: Path | None, comparing: bool) -> dict[str, Any]:
-    """Defaults, then those of the task, then the TOML file, then flags. A task's target is one for
-    comparisons, and its step size one for runs, which have no grid."""
+    """Merge the defaults, the task's defaults, the TOML file and the flags, in this order. A task's
+    target applies only to comparisons, its step size only to runs, which have no grid."""
     chosen = {} if config is None else _from_file(config)
     chosen.update({k: v for k, v in given.items() if v is not None})
     name = chosen.get("task", DEFAULTS["task"])
@@ -146,7 +146,7 @@ def _from_file(config: Path) -> dict[str, Any]:
     try:
         read = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise FairleadError(f"the settings in {config} cannot be read: {error}") from error
+        raise FairleadError(f"cannot read the settings in {config}: {error}") from error
     found: dict[str, Any] = {}
     for name, value in read.items():
         key = name.replace("-", "_")
@@ -155,13 +155,13 @@ def _from_file(config: Path) -> dict[str, Any]:
         kind = OPTIONS[key][0]
         allowed = str if key in WORDS else KINDS[kind]
         if not isinstance(value, allowed) and not isinstance(value, LISTS.get(key, ())):
-            raise FairleadError(f"{name} is {value!r} in {config}: give a {kind.__name__}")
+            raise FairleadError(f"{name} is {value!r} in {config}: it must be a {kind.__name__}")
         found[key] = value
     return found
 
 
 def pairs(text: str | None) -> dict[str, Any]:
-    """Settings written name=value with commas between.
+    """Settings written as comma-separated name=value pairs.
 
     >>> pairs("s=10,scaling=printed")
     {'s': 10, 'scaling': 'printed'}
@@ -170,7 +170,7 @@ def pairs(text: str | None) -> dict[str, Any]:
     for part in filter(None, (text or "").split(",")):
         name, equals, value = part.partition("=")
         if not equals:
-            raise FairleadError(f"'{part}' cannot be read: write name=value")
+            raise FairleadError(f"cannot parse '{part}': write name=value")
         try:
             found[name] = json.loads(value)
         except json.JSONDecodeError:
@@ -185,7 +185,7 @@ def number(text: Any) -> Any:
     try:
         return int(text) if str(text).isdigit() else float(text)
     except ValueError as error:
-        raise FairleadError(f"'{text}' is no number: write a count or a fraction") from error
+        raise FairleadError(f"'{text}' is not a number: give a count or a fraction") from error
 
 
 def numbers(text: Any) -> list[float]:
@@ -194,7 +194,7 @@ def numbers(text: Any) -> list[float]:
         return [float(p) for p in parts]
     except ValueError as error:
         raise FairleadError(
-            f"'{text}' is no list of numbers: write for example 1,0.3,0.1"
+            f"'{text}' is not a list of numbers: write for example 1,0.3,0.1"
         ) from error
 
 
@@ -206,27 +206,29 @@ def target(text: Any) -> dict[str, float] | None:
     try:
         return {name: float(value) for name, value in given.items()}
     except (TypeError, ValueError) as error:
-        raise FairleadError(f"the target '{text}' cannot be read: write accuracy=0.9") from error
+        raise FairleadError(
+            f"cannot parse the target '{text}': write for example accuracy=0.9"
+        ) from error
 
 
 def steps(text: Any) -> int | Geometric | None:
-    """How many local steps: a number, or random:p for a synchronization with probability p."""
+    """The local steps: a number, or random:p to synchronize with probability p."""
     if text is None or isinstance(text, int):
         return text
     kind, _, p = str(text).partition(":")
     try:
         return Geometric(float(p)) if kind == "random" else int(str(text))
     except ValueError as error:
-        raise FairleadError(f"steps is '{text}': write a number, or random:0.05") from error
+        raise FairleadError(f"steps is '{text}': give a number, or random:0.05") from error
 
 
 def workers(text: Any) -> Workers:
-    """How many processes: a number, or auto."""
+    """The number of processes, or auto."""
     if text is None or text == "auto":
         return text
     if str(text).isdigit() and int(text) > 0:
         return int(text)
-    raise FairleadError(f"workers is '{text}': write a number of processes, or auto")
+    raise FairleadError(f"workers is '{text}': give a number of processes, or auto")
 
 
 def local(s: dict[str, Any]) -> dict[str, Any]:

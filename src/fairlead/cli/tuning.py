@@ -1,4 +1,4 @@
-"""The command: fairlead tune."""
+"""The tuning command: fairlead tune."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from fairlead.compress import parse as parse_compressor
 from fairlead.errors import FairleadError
 from fairlead.report.plots import figure_path
 from fairlead.study.tuning import Tuning, tune
-from fairlead.study.tuning.space import Values, taken
+from fairlead.study.tuning.space import Values, fields_of
 
 LEFT_OUT = {"method", "seed", "checkpoint_every", "track", "overwrite", "timeout", "workers", "x"}
-"""Flags of `compare` and `run` that a tuning does not take."""
+"""Flags of `compare` and `run` that `tune` does not have."""
 
-SETTLED = {*LEFT_OUT, "methods", "grid", "seeds", "target", "lr", "set", "out", *METHOD_SETTINGS}
-"""Settings of a tuning that are none of its best run, or are set anew there."""
+NOT_COPIED = {*LEFT_OUT, "methods", "grid", "seeds", "target", "lr", "set", "out", *METHOD_SETTINGS}
+"""Settings of a tuning that are not copied to its best run."""
 
 FLAGS: dict[str, tuple[Any, str]] = {
     "space": (str, "other settings: mu=0.01|0.1|1,server_lr=0.1:3:log; lr=0.001:1:log for a range"),
-    "by": (str, "what is best: rounds or bits to the target, final or best metric"),
-    "papers": (bool, "the papers' way: step sizes alone, the same for all, by rounds"),
-    "sampler": (str, "grid, tpe or random; tpe where a range is searched"),
-    "trials": (int, "how many trials of tpe or random [20]"),
+    "by": (str, "the objective: rounds or bits to the target, final or best metric"),
+    "papers": (bool, "the papers' protocol: only step sizes, the same for all methods, by rounds"),
+    "sampler": (str, "grid, tpe or random; by default tpe for a range, else grid"),
+    "trials": (int, "number of trials for tpe or random [20]"),
     "sampler_seed": (int, "seed of tpe and random [0]"),
-    "prune": (bool, "give trials up when they can no longer win"),
-    "together": (bool, "run whole trials at once, without pruning"),
-    "storage": (str, "an Optuna URL of a database, which several machines may share"),
+    "prune": (bool, "stop trials that can no longer win"),
+    "together": (bool, "run full trials at once, without pruning"),
+    "storage": (str, "an Optuna database URL, which several machines can share"),
 }
 
 
 def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
-    """Find the step size, and other settings, with which each method does best. Given again, it goes on."""
+    """Find the best step size and other settings of each method. Rerun it to continue."""
     built = build_task(s)
     names = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
     names = [str(name) for name in names]
@@ -63,8 +63,10 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
     if len(methods) < len(names):
         raise FairleadError(f"the methods are {', '.join(names)}: give each of them once")
     if s["out"] is not None:
-        figure_path(s["out"], "sensitivity", s["figure"])  # before the work, not after it
-        shown = {name: value for name, value in own.items() if name != "storage"}  # has a password
+        figure_path(s["out"], "sensitivity", s["figure"])  # fail before tuning, not after
+        shown = {
+            name: value for name, value in own.items() if name != "storage"
+        }  # may hold a password
         folder_for(Path(s["out"]), {**s, **shown, "space": space})
     if own.pop("papers", None):
         own["protocol"] = "papers"
@@ -86,12 +88,12 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
 
 
 def best_settings(result: Tuning, label: str, name: str, s: dict[str, Any]) -> dict[str, Any]:
-    """The settings with which `fairlead run` trains the best of a method."""
+    """The settings for `fairlead run` to train a method's best trial."""
     entry, trial = result.entries[label], result.best_trial(label)
-    takes = taken(entry.method)
-    found = {key: s[key] for key in DEFAULTS if key not in SETTLED and s[key] is not None}
-    own = {key: s[key] for key in METHOD_SETTINGS if s[key] is not None and key in takes}
-    rest = {key: value for key, value in pairs(s["set"]).items() if key in takes}
+    known = fields_of(entry.method)
+    found = {key: s[key] for key in DEFAULTS if key not in NOT_COPIED and s[key] is not None}
+    own = {key: s[key] for key in METHOD_SETTINGS if s[key] is not None and key in known}
+    rest = {key: value for key, value in pairs(s["set"]).items() if key in known}
     for key, value in entry.plain(trial).items():
         if key != "lr":
             (own if key in METHOD_SETTINGS else rest)[key] = value
@@ -100,7 +102,7 @@ def best_settings(result: Tuning, label: str, name: str, s: dict[str, Any]) -> d
 
 
 def read_space(text: str | None) -> dict[str, Values]:
-    """Settings to search, as the command line writes them.
+    """The search space from its command-line form.
 
     >>> read_space("mu=0.01|0.1|1,server_lr=0.1:3:log")
     {'mu': [0.01, 0.1, 1], 'server_lr': (0.1, 3, 'log')}
@@ -110,12 +112,12 @@ def read_space(text: str | None) -> dict[str, Values]:
         name, equals, written = part.partition("=")
         if not equals or not name or name in found:
             raise FairleadError(
-                f"'{part}' cannot be read: write each setting once, as name=1|2|3 or name=0.1:3:log"
+                f"cannot parse '{part}': write each setting once, as name=1|2|3 or name=0.1:3:log"
             )
         words = written.split("|")
         ends = written.split(":")
         if name == "server":
-            raise FairleadError("the server's optimizer is not searched: give it as --server")
+            raise FairleadError("the server's optimizer cannot be searched: give it as --server")
         if name == "compressor":
             found[name] = {word: parse_compressor(word) for word in words}
         elif len(words) == 1 and len(ends) > 1:
@@ -144,7 +146,7 @@ def _first(values: Values) -> Any:
 
 
 def register(command: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
-    """Make the command, with the settings of a comparison and its own as flags."""
+    """Register the command, with the settings of a comparison and its own as flags."""
 
     def run(**given: Any) -> None:
         config = given.pop("config")

@@ -1,4 +1,4 @@
-"""What commands leave in a folder."""
+"""Writing a command's results to a folder."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import fairlead
-from fairlead.run import folder as runs
-from fairlead.study.compare import Comparison
-from fairlead.run.about import class_labels
 from fairlead.errors import FairleadError
 from fairlead.report.plots import MAIN, figure_path, run_figure
-from fairlead.study.reproduce import Outcome
-from fairlead.task.task import Task
-from fairlead.task.catalog import SPLIT_TASKS
+from fairlead.run import folder as runs
+from fairlead.run.about import class_labels
 from fairlead.run.train import Run
+from fairlead.study.compare import Comparison
+from fairlead.study.reproduce import Outcome
+from fairlead.task.catalog import SPLIT_TASKS
+from fairlead.task.task import Task
 
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """What a disk refuses, as a sentence."""
+    """Turn an OSError into a FairleadError."""
     try:
         yield
     except OSError as error:
@@ -30,7 +30,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def folder_for(path: Path, s: dict[str, Any]) -> Path:
-    """A folder with the settings in it."""
+    """Create a folder with the settings in it."""
     known = {**s, "out": str(path), "fairlead": fairlead.__version__}
     text = json.dumps(known, indent=2, default=str)
     with _writing(path):
@@ -49,8 +49,7 @@ def _write_split(folder: Path, task: Task, s: dict[str, Any]) -> str:
 
 
 def write_run(folder: Path, s: dict[str, Any], run: Run) -> str:
-    """The history as a table and as a picture, beside what the run keeps itself; returns what was
-    written."""
+    """Write the history as a table and a figure, next to the run's own files; return what was written."""
     with _writing(folder):
         run.history.to_csv(folder / "history.csv")
     picture = ""
@@ -62,23 +61,23 @@ def write_run(folder: Path, s: dict[str, Any], run: Run) -> str:
     return f"{folder}/run.json, history.sqlite, history.csv{picture}{split}"
 
 
-def room_for_comparison(folder: Path, s: dict[str, Any]) -> None:
-    """Refuse a folder that holds runs, before the work; with --overwrite those of an earlier comparison
-    are removed."""
+def prepare_comparison(folder: Path, s: dict[str, Any]) -> None:
+    """Reject a folder that holds runs, before training; with --overwrite remove those of an earlier
+    comparison."""
     figure_path(folder, "compare", s["figure"])
     held = runs.find(folder) if folder.is_dir() else []
     if held and not s["overwrite"]:
         raise FairleadError(
-            f"{folder} holds {len(held)} runs already: take another folder, or --overwrite"
+            f"{folder} already holds {len(held)} runs: use another folder, or --overwrite"
         )
     for run in held:
-        if run.folder == folder / f"{run.label}-{run.seed}":  # none of what else is below
+        if run.folder == folder / f"{run.label}-{run.seed}":  # and no other runs below
             runs.remove(run.folder)
     folder_for(folder, s)
 
 
 def write_comparison(folder: Path, s: dict[str, Any], result: Comparison) -> str:
-    """Settings, runs, table and picture of a comparison; returns what was written."""
+    """Write the settings, runs, table and figure of a comparison; return what was written."""
     for label, entry in result.entries.items():
         for run in entry.runs:
             more = {"label": label, "target": result.goal, "settings": {**s, "out": str(folder)}}
@@ -91,11 +90,11 @@ def write_comparison(folder: Path, s: dict[str, Any], result: Comparison) -> str
     result.plot(path, s["x"])
     task = next(iter(result.entries.values())).runs[0].task
     split = _write_split(folder, task, s)
-    return f"{folder}/table.md, table.csv, tuning.json, {path.name}{split}, and a folder a run"
+    return f"{folder}/table.md, table.csv, tuning.json, {path.name}{split}, and a folder per run"
 
 
 def write_outcome(path: Path, outcome: Outcome, quick: bool, figure: str = "png") -> str:
-    """Table, claims, numbers and figure of an experiment; returns what was written."""
+    """Write the table, claims, numbers and figure of an experiment; return what was written."""
     folder = folder_for(path, {"experiment": outcome.name, "quick": quick})
     with _writing(folder):
         (folder / "table.md").write_text(outcome.to_markdown(), encoding="utf-8")

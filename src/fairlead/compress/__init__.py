@@ -1,4 +1,4 @@
-"""Compressors: what a vector becomes on the wire. One file per family."""
+"""Compressors, one file per family."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMPRESSORS: dict[str, type[Compressor]] = {
 
 
 def parse(text: str | None) -> Compressor | None:
-    """A compressor as the command line writes it: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:100.
+    """A compressor from its command-line form: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:100.
 
     >>> parse("topk:0.1:ef")
     ErrorFeedback(inner=TopK(k=0.1))
@@ -43,10 +43,10 @@ def parse(text: str | None) -> Compressor | None:
             arguments = [int(words[0]) if words else 2, None, *words[1:]]
         else:
             arguments = [int(word) if word.isdigit() else float(word) for word in words]
-        made = COMPRESSORS[name](*arguments)
+        compressor = COMPRESSORS[name](*arguments)
     except (ValueError, TypeError) as error:
         raise FairleadError(
-            f"the compressor '{text}' cannot be read: write for example qsgd:2, qsgd:2:elias, "
+            f"cannot parse the compressor '{text}': write for example qsgd:2, qsgd:2:elias, "
             "topk:0.01:ef, randk:100 or bfloat16"
         ) from error
-    return ErrorFeedback(made) if feedback else made
+    return ErrorFeedback(compressor) if feedback else compressor

@@ -1,12 +1,12 @@
-"""Compressors: what a vector becomes on the wire.
+"""The compressor interface, and the compressors without parameters.
 
-A compressor turns vectors (S, d), one row a client, into a code, which is a record of small tensors
-with one row a client, and back. `pack` makes the bytes of one client's code and `unpack` reads them,
-exactly; `size` counts 8 × their length without making them. Noise depends on (seed, round, client,
-message) alone, so that it is the same in every engine and on every device.
+A compressor turns vectors (S, d), one row per client, into a code (a dict of tensors with one row
+per client) and back. `pack` serializes one client's code and `unpack` reads it back exactly; `size`
+counts the bits without building the bytes. Noise depends only on (seed, round, client, message), so
+it is the same in every engine and on every device.
 
-One's own is a small class with `encode` and `decode`; what its code's tensors hold is then packed as
-it is.
+A custom compressor is a small class with `encode` and `decode`; by default its code's tensors are
+packed as they are.
 
 >>> from fairlead.compress import QSGD
 >>> q = QSGD(bits=2)
@@ -35,12 +35,12 @@ Code: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Noise:
-    """Random numbers for one message of each of S clients, from a key of two words a client."""
+    """Random numbers for one message from each of S clients, from a two-word key per client."""
 
     keys: Tensor
 
     def uniform(self, d: int, dtype: torch.dtype, rows: slice = slice(None)) -> Tensor:
-        """Numbers in (0, 1): (S, d), or some rows of them."""
+        """Uniform numbers in (0, 1): (S, d), or only some rows."""
         return hashed(self.keys[rows], d, dtype)
 
 
@@ -56,10 +56,10 @@ class Compressor(ABC):
 
     @abstractmethod
     def decode(self, code: Code, d: int, dtype: torch.dtype, noise: Noise) -> Tensor:
-        """The vectors (S, d) that a code stands for."""
+        """The vectors (S, d) that a code represents."""
 
     def size(self, code: Code, d: int) -> int | Tensor:
-        """Bits of each client's packed code: one number for all, or (S,)."""
+        """Bits in each client's packed code: one number for all clients, or (S,)."""
         return sum(8 * t.element_size() * t[0].numel() for t in code.values())
 
     def pack(self, code: Code, d: int) -> bytes:
@@ -68,17 +68,15 @@ class Compressor(ABC):
 
     def unpack(self, data: bytes, d: int, dtype: torch.dtype) -> Code:
         """One client's code from its bytes."""
-        raise FairleadError(
-            f"{type(self).__name__} does not say how its bytes are read: add unpack"
-        )
+        raise FairleadError(f"{type(self).__name__} cannot read its packed bytes: add unpack")
 
     def nominal_bits(self, d: int, dtype: torch.dtype) -> float:
-        """Bits of a vector as papers count them."""
+        """Bits per vector as papers count them."""
         return d * (self.nominal or 8 * torch.empty((), dtype=dtype).element_size())
 
 
 def raw(t: Tensor) -> bytes:
-    """The bytes of a tensor, little end first."""
+    """The bytes of a tensor, little-endian."""
     t = t.detach().cpu().contiguous()
     array = (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy()
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -88,7 +86,7 @@ _NAMES = {torch.float32: "f4", torch.float64: "f8", torch.bfloat16: "i2", torch.
 
 
 def from_raw(data: bytes, dtype: torch.dtype) -> Tensor:
-    """The vector whose bytes these are."""
+    """The vector stored in these bytes."""
     name = _NAMES[dtype]
     values = torch.from_numpy(np.frombuffer(data, "<" + name).astype(name))
     return values.view(dtype) if dtype == torch.bfloat16 else values
@@ -96,7 +94,7 @@ def from_raw(data: bytes, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class Identity(Compressor):
-    """Every coordinate as it is."""
+    """No compression."""
 
     def encode(self, v: Tensor, noise: Noise) -> Code:
         return {"v": v}
@@ -110,7 +108,7 @@ class Identity(Compressor):
 
 @dataclass(frozen=True)
 class BFloat16(Compressor):
-    """Every coordinate rounded to sixteen bits."""
+    """Every coordinate rounded to bfloat16."""
 
     nominal: ClassVar[float | None] = 16
     unbiased: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Error feedback: what a biased compressor leaves out is added to the next message."""
+"""Error feedback: what a biased compressor drops is added to the next message."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fairlead.errors import FairleadError
 
 @dataclass(frozen=True)
 class ErrorFeedback(Compressor):
-    """Another compressor, whose clients add to each message what their earlier ones left out
-    (Karimireddy et al. 2019); the engine keeps that remainder with the client."""
+    """Wraps a compressor so that clients add to each message what earlier ones dropped
+    (Karimireddy et al. 2019); the engine stores the residual with the client."""
 
     inner: Compressor
     unbiased: ClassVar[bool] = False
@@ -23,8 +23,8 @@ class ErrorFeedback(Compressor):
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Compressor) or self.inner.unbiased:
             raise FairleadError(
-                f"error feedback is for compressors that leave something out, such as TopK: with {self.inner}, "
-                "whose errors are noise, the remainder would grow"
+                f"error feedback needs a biased compressor, such as TopK: with {self.inner} the "
+                "residual would grow"
             )
 
     def encode(self, v: Tensor, noise: Noise) -> Code:

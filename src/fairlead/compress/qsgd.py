@@ -1,4 +1,4 @@
-"""QSGD: vectors on a few levels of their norm."""
+"""QSGD: coordinates quantized to a few levels of the vector's norm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fairlead.rng import row_blocks
 
 @dataclass(frozen=True)
 class QSGD(Compressor):
-    """QSGD (Alistarh et al. 2017): the norm, and each coordinate at random on one of the two
-    neighbouring of s levels of it, so that the mean is right.
+    """QSGD (Alistarh et al. 2017): the norm, and each coordinate rounded at random to one of the
+    two nearest of s levels, without bias.
 
     bits: b gives s = 2^b − 1 levels; or give `levels`. wire: "fixed" packs every coordinate into
-    ⌈log2(2s + 1)⌉ bits; "elias" writes the distances and levels of those that are not zero in Elias
-    gamma code, shorter when there are few. A vector whose norm is not finite decodes to NaN, one
-    too small for its precision to zero.
+    ⌈log2(2s + 1)⌉ bits; "elias" writes the gaps and levels of the nonzero coordinates in Elias
+    gamma code, which is shorter when they are few. A vector with a non-finite norm decodes to NaN,
+    one too small for its precision to zero.
     """
 
     bits: int = 2
@@ -33,7 +33,7 @@ class QSGD(Compressor):
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.s <= 16383 or self.s != int(self.s):
-            raise FairleadError("QSGD takes 1 to 14 bits, or 1 to 16383 levels")
+            raise FairleadError(f"{self} is not valid: give 1 to 14 bits or 1 to 16383 levels")
         if self.wire not in ("fixed", "elias"):
             raise unknown("wire format", self.wire, ["fixed", "elias"])
 
@@ -44,7 +44,7 @@ class QSGD(Compressor):
 
     @property
     def width(self) -> int:
-        """Bits of a coordinate in the fixed format."""
+        """Bits per coordinate in the fixed format."""
         return math.ceil(math.log2(2 * self.s + 1))
 
     def nominal_bits(self, d: int, dtype: torch.dtype) -> float:
@@ -63,7 +63,7 @@ class QSGD(Compressor):
         scale = torch.where(usable, scale, 0.0)
         q = torch.empty(v.shape, dtype=torch.int8 if s < 128 else torch.int16, device=v.device)
         for rows in row_blocks(len(v), d, v.device):
-            # ⌊v·s/‖v‖ + u⌋ with u uniform: the level below or above, with the right mean
+            # ⌊v·s/‖v‖ + u⌋ with u uniform: unbiased rounding to the level below or above
             u = noise.uniform(d, v.dtype, rows)
             level = torch.addcmul(u, v[rows], scale[rows]).floor_()
             q[rows] = level.nan_to_num_(nan=0.0).clamp_(-s, s)
@@ -83,18 +83,17 @@ class QSGD(Compressor):
         return norm + 8 * ((self._elias_bits(code["q"]) + 7) // 8)
 
     def _elias_bits(self, q: Tensor) -> Tensor:
-        """How many bits `_fields` has for each row (S, d), counted where the rows lie."""
+        """The number of bits in `_fields` for each row of (S, d), counted on the rows' device."""
         used = q != 0
-        place = torch.arange(1, q.shape[-1] + 1, device=q.device)
-        last = torch.where(used, place, 0).cummax(-1).values
+        position = torch.arange(1, q.shape[-1] + 1, device=q.device)
+        last = torch.where(used, position, 0).cummax(-1).values
         before = torch.nn.functional.pad(last[..., :-1], (1, 0))
-        widths = _gamma_widths(place - before) + 1 + _gamma_widths(q.abs().long())
+        widths = _gamma_widths(position - before) + 1 + _gamma_widths(q.abs().long())
         count = used.sum(-1)
         return torch.where(used, widths, 0).sum(-1) + _gamma_widths(count + 1)
 
     def _fields(self, q: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Values and widths in the Elias format: how many levels are not zero, then for each its
-        distance from the one before, its sign and its size."""
+        """Values and widths in the Elias format: the nonzero count, then (gap, sign, size) for each."""
         levels = q.cpu().numpy().astype(np.int64)
         at = np.flatnonzero(levels)
         gaps, sizes = np.diff(at, prepend=-1), np.abs(levels[at])
@@ -129,5 +128,5 @@ class QSGD(Compressor):
 
 
 def _gamma_widths(n: Tensor) -> Tensor:
-    """Bits of whole numbers above zero in Elias gamma code."""
+    """Bits in the Elias gamma code of positive integers."""
     return 2 * torch.frexp(n.double().clamp(min=1)).exponent.long() - 1

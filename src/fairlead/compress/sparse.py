@@ -1,4 +1,4 @@
-"""Compressors that send some of the coordinates: the largest, or random ones."""
+"""Sparsifying compressors: send only the largest coordinates, or random ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fairlead.errors import FairleadError
 def _count(k: int | float, d: int) -> int:
     if not k > 0 or (isinstance(k, float) and k > 1):
         raise FairleadError(
-            f"k is {k}: keep a positive number of coordinates, or a fraction up to 1"
+            f"k is {k}: it must be a positive number of coordinates, or a fraction in (0, 1]"
         )
     return min(d, max(1, round(k * d)) if isinstance(k, float) else k)
 
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The k largest coordinates (a number, or a fraction of d) with their places."""
+    """The k largest coordinates (a count, or a fraction of d) and their indices."""
 
     k: int | float = 0.01
     unbiased: ClassVar[bool] = False
@@ -39,31 +39,31 @@ class TopK(Compressor):
         return values.new_zeros(len(values), d).scatter_(-1, code["index"], values)
 
     @staticmethod
-    def _place(d: int) -> int:
+    def _index_bits(d: int) -> int:
         return max(1, math.ceil(math.log2(d))) if d > 1 else 1
 
     def size(self, code: Code, d: int) -> int | Tensor:
         k = code["values"].shape[-1]
-        return 8 * code["values"].element_size() * k + 8 * math.ceil(k * self._place(d) / 8)
+        return 8 * code["values"].element_size() * k + 8 * math.ceil(k * self._index_bits(d) / 8)
 
     def nominal_bits(self, d: int, dtype: torch.dtype) -> float:
         return super().nominal_bits(_count(self.k, d), dtype)
 
     def pack(self, code: Code, d: int) -> bytes:
-        places = code["index"].cpu().numpy()
-        return raw(code["values"]) + write_bits(places, np.full_like(places, self._place(d)))
+        index = code["index"].cpu().numpy()
+        return raw(code["values"]) + write_bits(index, np.full_like(index, self._index_bits(d)))
 
     def unpack(self, data: bytes, d: int, dtype: torch.dtype) -> Code:
         k = _count(self.k, d)
         cut = k * torch.empty((), dtype=dtype).element_size()
-        places = torch.from_numpy(read_fixed(data[cut:], self._place(d), k))
-        return {"values": from_raw(data[:cut], dtype), "index": places}
+        index = torch.from_numpy(read_fixed(data[cut:], self._index_bits(d), k))
+        return {"values": from_raw(data[:cut], dtype), "index": index}
 
 
 @dataclass(frozen=True)
 class RandK(Compressor):
-    """k random coordinates, scaled by d/k so that the mean is right. Which ones is drawn from the
-    seed that both sides share, and does not travel."""
+    """k random coordinates, scaled by d/k to be unbiased. Their indices come from the seed that
+    both sides share, so they are not sent."""
 
     k: int | float = 0.01
 

@@ -1,1 +1,1 @@
-"""Data: sources, splits among clients, batches."""
+"""Data: sources, splits across clients, batches."""

@@ -1,5 +1,5 @@
-"""Bytes out of compressed files and archives. Nothing is extracted to disk, and what is damaged does
-not get through: every checksum inside gzip, bzip2 and zip is read to its end."""
+"""Reading compressed files and archives in memory. Nothing is extracted to disk, and damaged files
+are rejected: every gzip, bzip2 and zip checksum is verified."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import IO, Any
 from fairlead.errors import FairleadError
 
 LIMIT = 8 << 30
-"""No data set here unpacks to more bytes; a damaged length or a bomb does."""
+"""No supported data set unpacks to more bytes; a corrupt length or a zip bomb does."""
 
 _PACKED: dict[str, tuple[str, bytes, Any]] = {
     ".gz": ("gzip", b"\x1f\x8b", gzip.open),
@@ -28,12 +28,12 @@ _PACKED: dict[str, tuple[str, bytes, Any]] = {
 
 
 def damaged(name: Path | str, what: str) -> FairleadError:
-    """The error for a file that must not be used."""
-    return FairleadError(f"{name} {what}: get the file again")
+    """The error for an unusable file."""
+    return FairleadError(f"{name} {what}: download it again")
 
 
 def contents(path: Path) -> bytes:
-    """The bytes of a file, unpacked if its name ends in .gz or .bz2."""
+    """The bytes of a file, decompressed if its name ends in .gz or .bz2."""
     try:
         with path.open("rb") as file:
             return unpack(file, path)
@@ -42,7 +42,7 @@ def contents(path: Path) -> bytes:
 
 
 def unpack(file: IO[bytes], name: Path | str) -> bytes:
-    """What a stream holds; its name says how it is packed.
+    """The contents of a stream, decompressed according to its name.
 
     >>> unpack(io.BytesIO(gzip.compress(b"ahoy")), "word.gz")
     b'ahoy'
@@ -64,7 +64,7 @@ def unpack(file: IO[bytes], name: Path | str) -> bytes:
 
 
 def members(path: Path, names: Sequence[str]) -> list[bytes]:
-    """Files by their base names out of a tar or zip archive, or out of a folder with its members."""
+    """Files by base name from a tar or zip archive, or from a folder it was unpacked to."""
     if path.is_dir():
         return [contents(_in_folder(path, name)) for name in names]
     found: dict[str, bytes] = {}
@@ -78,11 +78,11 @@ def members(path: Path, names: Sequence[str]) -> list[bytes]:
         raise
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise damaged(path, f"is truncated or damaged ({error})") from error
-    except (ValueError, OverflowError, RuntimeError, struct.error) as error:  # senseless lengths
+    except (ValueError, OverflowError, RuntimeError, struct.error) as error:  # impossible lengths
         raise damaged(path, f"is damaged ({error})") from error
     missing = [name for name in names if name not in found]
     if missing:
-        raise damaged(path, f"is truncated, or another file: it has no {missing[0]}")
+        raise damaged(path, f"is truncated or a different file: it has no {missing[0]}")
     return [unpack(io.BytesIO(found[name]), f"{path}, {name}") for name in names]
 
 
@@ -101,7 +101,9 @@ def _in_folder(folder: Path, name: str) -> Path:
     for choice in (name, name.removesuffix(".gz")):
         if (folder / choice).is_file():
             return folder / choice
-    raise FairleadError(f"{folder} has no {name}: unpack the archive again, or put it there whole")
+    raise FairleadError(
+        f"{folder} has no {name}: unpack the archive again, or put the archive there"
+    )
 
 
 def _from_tar(path: Path, wanted: set[str]) -> Iterable[tuple[str, bytes]]:
@@ -125,19 +127,19 @@ def _from_zip(path: Path, wanted: set[str]) -> Iterable[tuple[str, bytes]]:
 
 
 def zip_members(path: Path) -> Iterator[tuple[zipfile.ZipInfo, Callable[[], bytes]]]:
-    """Every member, and a function that reads it whole, so that its checksum is compared."""
+    """Every member, with a function that reads all of it and so verifies its checksum."""
     with zipfile.ZipFile(path) as file:
         found = file.infolist()
-        if _promised(path) not in (len(found) & 0xFFFF, 0xFFFF):
+        if _recorded_members(path) not in (len(found) & 0xFFFF, 0xFFFF):
             raise damaged(path, "has a damaged list of members")
         for info in found:
             if info.file_size > LIMIT:
-                raise damaged(path, f"holds {info.filename} with more than {LIMIT >> 30} GiB")
+                raise damaged(path, f"holds {info.filename} of more than {LIMIT >> 30} GiB")
             yield info, partial(file.read, info)
 
 
-def _promised(path: Path) -> int:
-    """How many members a zip's last record counts; a damaged list is read without complaint."""
+def _recorded_members(path: Path) -> int:
+    """The member count in a zip's last record: zipfile does not check it."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - (1 << 16) - 22))
         tail = file.read()
@@ -145,7 +147,7 @@ def _promised(path: Path) -> int:
 
 
 def _inside(path: Path, member: str) -> str:
-    """The base name of a member, which must lie inside the archive."""
+    """The base name of a member; its path must stay inside the archive."""
     name = PurePosixPath(member)
     if name.is_absolute() or ".." in name.parts:
         raise damaged(path, f"holds {member}, which points outside the archive")

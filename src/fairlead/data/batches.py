@@ -1,9 +1,9 @@
-"""Which samples a client uses at which local step.
+"""Which samples each client uses in each local step.
 
 >>> Batches(batch_size=0.2, epochs=2).steps_of(np.array([10, 100]))
 array([10, 10])
 >>> draw = Batches(batch_size=4, steps=3).draw(0, 0, np.array([7]), np.array([10]))
->>> draw.count  # ten samples in batches of four: the third one is short
+>>> draw.count  # ten samples in batches of four: the third is short
 array([[4, 4, 2]])
 >>> sorted(draw.of(0, 0).tolist() + draw.of(0, 1).tolist() + draw.of(0, 2).tolist())
 [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -32,37 +32,37 @@ BatchTable: TypeAlias = Mapping[tuple[int, int], BatchList] | Callable[[int, int
 
 @dataclass(frozen=True)
 class Draw:
-    """The batches of S clients in one round, padded to one shape."""
+    """The batches of S clients in one round, padded to a common shape."""
 
     index: Tensor
-    """(S, K, B): positions in each client's own samples; what lies beyond `count` is padding."""
+    """(S, K, B): positions in each client's own samples; entries beyond `count` are padding."""
     count: Ints
-    """(S, K): samples in each batch, zero where a client has run out of steps."""
+    """(S, K): samples in each batch, zero after a client's last step."""
 
     @cached_property
     def steps(self) -> Ints:
-        """How many steps each client takes."""
+        """Each client's number of steps."""
         return (self.count > 0).sum(1)
 
     @cached_property
     def longest(self) -> int:
-        """Steps of the client that takes most."""
+        """The largest number of steps of any client."""
         return int(self.steps.max(initial=0))
 
     @cached_property
     def even(self) -> bool:
-        """Whether nothing is padding."""
+        """Whether there is no padding."""
         return bool((self.count == self.index.shape[2]).all())
 
     @cached_property
     def per_step(self) -> Ints:
-        """Samples of all clients in each step."""
+        """Samples in each step, over all clients."""
         return self.count.sum(0)
 
     def over(self, index: Tensor) -> Draw:
-        """Other samples in batches of the same sizes; what is known of these is known of those."""
-        other, known = Draw(index, self.count), ("steps", "longest", "even", "per_step")
-        other.__dict__.update({name: getattr(self, name) for name in known})
+        """Other samples in batches of the same sizes, which share the cached properties."""
+        other, shared = Draw(index, self.count), ("steps", "longest", "even", "per_step")
+        other.__dict__.update({name: getattr(self, name) for name in shared})
         return other
 
     def of(self, client: int, step: int) -> Tensor:
@@ -72,13 +72,13 @@ class Draw:
 
 @dataclass(frozen=True)
 class Geometric:
-    """A random number of local steps, the same for all clients of a round: after each step they
+    """A random number of local steps, the same for all clients in a round: after each step they
     stop with probability p."""
 
     p: float
 
     def draw(self, seed: int, round: int) -> int:
-        """The steps of a round."""
+        """The number of steps in a round."""
         if self.p == 1:
             return 1
         u = float(uniform(seed, Purpose.STEPS, round, torch.tensor([0]), 1))
@@ -87,14 +87,14 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Batches:
-    """How clients walk through their data.
+    """How clients iterate over their data.
 
-    batch_size: samples a step; a float is a fraction of the client's data (rounded up);
+    batch_size: samples per step; a float is a fraction of the client's data (rounded up);
         None is all of it.
-    steps, epochs: local steps a round (one number, or one a client), or passes over the data;
-        by default one pass.
-    replacement: draw every batch anew instead of cutting a permutation an epoch.
-    drop_last: leave out an epoch's short last batch (a client smaller than a batch keeps its one).
+    steps, epochs: local steps per round (one number, or one per client), or passes over the data;
+        one pass by default.
+    replacement: draw every batch independently instead of cutting up a permutation per epoch.
+    drop_last: skip an epoch's short last batch (unless it is the client's only one).
     replay: explicit batches, `table[round, client]` or `table(round, client)`: a list of index
         lists into the client's own samples.
     """
@@ -107,28 +107,28 @@ class Batches:
     replay: BatchTable | None = None
 
     def check(self, sizes: Ints) -> None:
-        """Refuse contradictory settings before training."""
+        """Reject contradictory settings before training."""
         size = self.batch_size
         if isinstance(size, float) and not 0 < size <= 1:
-            raise FairleadError(f"batch_size is {size}: a fraction lies above 0 and at most at 1")
+            raise FairleadError(f"batch_size is {size}: a fraction must be in (0, 1]")
         if isinstance(size, int) and size < 1:
-            raise FairleadError(f"batch_size is {size}: take at least 1, or None for all data")
+            raise FairleadError(f"batch_size is {size}: give at least 1, or None for all data")
         if self.steps is not None and self.epochs is not None:
-            raise FairleadError("both steps and epochs are given: keep one of them")
+            raise FairleadError("both steps and epochs are given: give only one")
         if self.epochs is not None and (not isinstance(self.epochs, int) or self.epochs < 1):
-            raise FairleadError(f"epochs is {self.epochs}: take a whole number, at least 1")
+            raise FairleadError(f"epochs is {self.epochs}: it must be an integer of at least 1")
         if isinstance(self.steps, Geometric):
             if not 0 < self.steps.p <= 1:
-                raise FairleadError(f"p is {self.steps.p}: a probability above 0 and at most 1")
+                raise FairleadError(f"p is {self.steps.p}: it must be in (0, 1]")
         elif self.steps is not None:
             steps = np.atleast_1d(np.asarray(self.steps))
             if steps.dtype.kind not in "iu" or steps.min() < 1:
                 raise FairleadError(
-                    f"steps is {self.steps}: every client takes at least 1, in whole numbers"
+                    f"steps is {self.steps}: it must be an integer of at least 1 for every client"
                 )
             if steps.size not in (1, len(sizes)):
                 raise FairleadError(
-                    f"{steps.size} step counts for {len(sizes)} clients: give one number, or one a client"
+                    f"{steps.size} step counts for {len(sizes)} clients: give one, or one per client"
                 )
 
     def sizes_of(self, n: Ints) -> Ints:
@@ -146,14 +146,14 @@ class Batches:
         return np.maximum(1, n // size) if self.drop_last else -(-n // size)
 
     def smallest(self, n: Ints) -> Ints:
-        """The size of the smallest batch that clients with `n` samples can meet."""
+        """The size of the smallest batch of clients with `n` samples."""
         size = self.sizes_of(n)
         if self.replacement:
             return size
         return np.minimum(size, n - (self.per_epoch(n) - 1) * size)
 
     def steps_of(self, n: Ints, ids: Ints | None = None, seed: int = 0, round: int = 0) -> Ints:
-        """Local steps in a round of the clients `ids` with `n` samples."""
+        """Local steps per round of the clients `ids` with `n` samples."""
         if isinstance(self.steps, Geometric):
             return np.full_like(n, self.steps.draw(seed, round))
         if self.steps is None:
@@ -162,7 +162,7 @@ class Batches:
         return np.full_like(n, steps) if steps.ndim == 0 else steps[ids]
 
     def most_steps(self, n: Ints, rounds: int, seed: int) -> int:
-        """Local steps that the longest clients can take in a run."""
+        """An upper bound on the local steps of any client in a run."""
         if isinstance(self.steps, Geometric):
             return sum(self.steps.draw(seed, k) for k in range(rounds))
         if self.replay is not None:
@@ -172,13 +172,13 @@ class Batches:
         return rounds * int(self.steps_of(n, np.arange(len(n))).max())
 
     def cost(self, seed: int, round: int, ids: Ints, n: Ints) -> NDArray[np.float64]:
-        """Samples that clients go through in a round."""
+        """Samples processed by each client in a round."""
         if self.replay is not None:
             return self._replayed(round, ids, n).count.sum(1).astype(float)
         return (self.steps_of(n, ids, seed, round) * self.sizes_of(n)).astype(float)
 
     def longest(self, seed: int, round: int, ids: Ints, n: Ints) -> int:
-        """Steps of the client that takes most."""
+        """The largest number of steps of any client."""
         if self.replay is not None:
             return int(self._replayed(round, ids, n).steps.max())
         return int(self.steps_of(n, ids, seed, round).max())
@@ -209,10 +209,10 @@ class Batches:
         size, each = self.sizes_of(n), self.per_epoch(n)
         steps = self.steps_of(n, rows, seed, 0 if isinstance(round, np.ndarray) else round)
         k = np.arange(steps.max())
-        place = (k % each[:, None]) * size[:, None]  # where in its epoch a batch starts
-        count = np.broadcast_to(size[:, None], place.shape)
+        start = (k % each[:, None]) * size[:, None]  # where in its epoch a batch starts
+        count = np.broadcast_to(size[:, None], start.shape)
         if not self.replacement:
-            count = np.minimum(count, n[:, None] - place)
+            count = np.minimum(count, n[:, None] - start)
         count = np.where(k < steps[:, None], count, 0)
         width = int(count.max())
         inside = torch.arange(width, device=device)
@@ -220,15 +220,15 @@ class Batches:
             when = put(round)[:, None, None] if isinstance(round, np.ndarray) else round
             index = _with_replacement(seed, when, put(ids), put(n), put(k), width)
         else:
-            index = inside.expand(*count.shape, width)  # a whole epoch needs no order
+            index = inside.expand(*count.shape, width)  # a full batch needs no order
             some = size < n
             if some.any():
                 passes = np.where(some, -(-steps // each), 0)
                 shuffled, starts = _permutations(seed, purpose, round, ids, n, passes, put)
-                first = np.cumsum(passes) - passes  # where a client's first epoch is listed
+                first = np.cumsum(passes) - passes  # the row of a client's first epoch
                 epoch = np.minimum(k // each[:, None], np.maximum(passes, 1)[:, None] - 1)
                 row = np.minimum(first[:, None] + epoch, len(starts) - 1)
-                at = put(starts[row] + place)[..., None] + inside
+                at = put(starts[row] + start)[..., None] + inside
                 cut = shuffled[at.clamp_(max=len(shuffled) - 1)]
                 index = cut if some.all() else torch.where(put(some)[:, None, None], cut, index)
         if (count == width).all():
@@ -243,15 +243,17 @@ class Batches:
         try:
             lists = [[torch.as_tensor(b) for b in get(round, int(i))] for i in ids]
         except KeyError as error:
-            raise FairleadError(f"no batches are given for (round, client) {error}") from error
+            raise FairleadError(
+                f"replay has no batches for (round, client) {error}: add them"
+            ) from error
         count = np.zeros((len(ids), max(len(steps) for steps in lists)), dtype=np.int64)
         for s, batches in enumerate(lists):
             for k, batch in enumerate(batches):
                 count[s, k] = len(batch)
                 if len(batch) == 0 or int(batch.min()) < 0 or int(batch.max()) >= n[s]:
                     raise FairleadError(
-                        f"replayed batch {k} of client {ids[s]} in round {round} is empty or points "
-                        f"outside its {n[s]} samples"
+                        f"replayed batch {k} of client {ids[s]} in round {round} is empty or has an "
+                        f"index outside the client's {n[s]} samples"
                     )
         index = torch.zeros((*count.shape, int(count.max())), dtype=torch.int64)
         for s, batches in enumerate(lists):
@@ -262,7 +264,7 @@ class Batches:
 
 def _one(round: int | Ints) -> int:
     if isinstance(round, np.ndarray):
-        raise ValueError("replayed batches are read a round at a time")
+        raise ValueError("replayed batches are read one round at a time")
     return round
 
 
@@ -273,7 +275,7 @@ def _put(values: NDArray[Any], device: torch.device | None) -> Tensor:
 def _with_replacement(
     seed: int, round: Word, ids: Tensor, n: Tensor, steps: Tensor, width: int
 ) -> Tensor:
-    """`width` independent samples for every client and step: (S, K, width)."""
+    """`width` independent samples per client and step: (S, K, width)."""
     blocks = torch.arange(-(-width // 4), device=ids.device)
     client, step = ids[:, None, None], steps[:, None]
     bits = words(seed, Purpose.BATCH, round, client, step, blocks).flatten(2)[..., :width]
@@ -289,11 +291,7 @@ def _permutations(
     epochs: Ints,
     put: Callable[[NDArray[Any]], Tensor],
 ) -> tuple[Tensor, Ints]:
-    """One permutation of its samples for every client and epoch, in one flat sort.
-
-    Returns the permutations one after another (each padded to a multiple of four) and where each
-    one starts, in the order client by client, epoch by epoch.
-    """
+    """One permutation per client and epoch, each padded to a multiple of four, and their starts."""
     rows = np.repeat(np.arange(len(ids)), epochs)
     epoch = np.arange(len(rows)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
     blocks = -(-n[rows] // 4)
@@ -306,8 +304,8 @@ def _permutations(
     )
     block = torch.arange(total, device=row.device) - start
     bits = words(seed, purpose, when, client, step, block)
-    place = 4 * block[:, None] + torch.arange(4, device=row.device)
-    beyond = place >= size[:, None]
+    position = 4 * block[:, None] + torch.arange(4, device=row.device)
+    beyond = position >= size[:, None]
     key = (row[:, None] << 33) | (beyond.long() << 32) | bits
     order = key.flatten().sort(stable=True).indices
-    return place.flatten()[order], 4 * starts
+    return position.flatten()[order], 4 * starts

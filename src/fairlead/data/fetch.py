@@ -1,4 +1,4 @@
-"""Downloads that are whole or not there: a file gets its name only after its checksum was compared."""
+"""Atomic downloads: a file gets its name only after its checksum is verified."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _STAGE = ".part-"
 _REASONS = {
     "ChunkedEncodingError": "the connection broke off",
     "ConnectionError": "no connection",
-    "ConnectTimeout": "no answer in time",
-    "ReadTimeout": "no answer in time",
+    "ConnectTimeout": "the server timed out",
+    "ReadTimeout": "the server timed out",
     "ProxyError": "no connection through the proxy",
-    "SSLError": "no safe connection",
+    "SSLError": "no secure connection",
 }
 
 
 def cache() -> Path:
-    """Where downloads are kept: data in $FAIRLEAD_CACHE, or in the user's cache folder."""
+    """The folder for downloads: `data` in $FAIRLEAD_CACHE or in the user's cache folder."""
     home = os.environ.get("FAIRLEAD_CACHE") or _pooch().os_cache("fairlead")
     return Path(home).expanduser() / "data"
 
 
 def matches(path: Path, checksum: str | None) -> bool:
-    """Whether a file has a checksum such as "sha256:…" or "md5:…"; every file has None."""
+    """Whether a file has this checksum, such as "sha256:…" or "md5:…"; None matches any file."""
     if checksum is None:
         return True
     kind, _, expected = checksum.partition(":")
@@ -51,10 +51,10 @@ def fetch(
     progress: bool | None = None,
     verify: Callable[[Path], object] | None = None,
 ) -> Path:
-    """A file of the folder, downloaded if it is not there with this checksum.
+    """The path of a file in the folder, downloaded unless it is there with this checksum.
 
-    urls: where it is, or several mirrors, tried in turn; the last part of the first is its name.
-    verify: reads the file and raises a FairleadError if it cannot; called where checksum is None.
+    urls: one URL, or several mirrors to try in order; the first one's last part is the file name.
+    verify: reads the file and raises FairleadError on failure; called if checksum is None.
     """
     urls = [urls] if isinstance(urls, str) else list(urls)
     name, check = urls[0].rsplit("/", 1)[-1], verify if checksum is None else None
@@ -74,10 +74,11 @@ def fetch(
                 failures.append(f"{url}: {fault}")
     except OSError as error:
         raise FairleadError(
-            f"{target.parent} cannot be written ({error.strerror or error}): set FAIRLEAD_CACHE to a folder that can"
+            f"{target.parent} cannot be written ({error.strerror or error}): set FAIRLEAD_CACHE to a "
+            "writable folder"
         ) from error
     raise FairleadError(
-        f"{name} could not be downloaded ({'; '.join(failures)}): get it by hand and put it into "
+        f"{name} could not be downloaded ({'; '.join(failures)}): download it by hand to "
         f"{target.parent}"
     )
 
@@ -91,9 +92,9 @@ def _pooch() -> Any:
 
 
 def _download(pooch: Any, url: str, part: Path, progress: bool | None) -> str | None:
-    """Write the file, or say in words why not."""
+    """Write the file, or return the reason for the failure."""
     bar = _Megabytes(progress, part.name)
-    plain = {"Accept-Encoding": "identity"}  # else some servers send .gz files unpacked
+    plain = {"Accept-Encoding": "identity"}  # otherwise some servers send .gz files unpacked
     load = pooch.HTTPDownloader(progressbar=bar, chunk_size=bar.chunk, headers=plain)
     try:
         load(url, str(part), None)
@@ -108,19 +109,19 @@ def _download(pooch: Any, url: str, part: Path, progress: bool | None) -> str | 
 
 
 def _fault(path: Path, checksum: str | None, verify: Callable[[Path], object] | None) -> str | None:
-    """What is wrong with a file, in words."""
+    """What is wrong with a file, if anything."""
     if not matches(path, checksum):
-        return f"another file than the published one ({checksum})"
+        return f"not the published file ({checksum})"
     try:
         if verify is not None:
             verify(path)
     except FairleadError as error:
-        return str(error).replace(str(path), path.name).removesuffix(": get the file again")
+        return str(error).replace(str(path), path.name).removesuffix(": download it again")
     return None
 
 
 def _tidy(folder: Path) -> None:
-    """Make the folder, and remove what downloads that were killed a day ago left in it."""
+    """Create the folder, and remove what downloads killed over a day ago left in it."""
     folder.mkdir(parents=True, exist_ok=True)
     for stage in folder.glob(f"{_STAGE}*"):
         with suppress(FileNotFoundError):  # another download has just ended
@@ -129,7 +130,7 @@ def _tidy(folder: Path) -> None:
 
 
 class _Megabytes:
-    """A progress bar as pooch drives it."""
+    """A progress bar with the interface that pooch expects."""
 
     chunk = 1 << 16
 
@@ -139,7 +140,7 @@ class _Megabytes:
         self._bar: Progress | None = None
 
     def update(self, size: int) -> None:
-        """So many bytes more; the last chunk may be short."""
+        """Count `size` more bytes; the last chunk may be short."""
         self.done = min(self.done + size, self.total or self.done + size)
         if self._bar is None:
             total = max(1, self.total >> 20)
@@ -148,11 +149,11 @@ class _Megabytes:
         self._bar.update(self.done >> 20, {})
 
     def reset(self) -> None:
-        """Start from zero, as pooch does before it fills the bar."""
+        """Start from zero, as pooch does before filling the bar."""
         self.done = 0
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
             self._bar = None

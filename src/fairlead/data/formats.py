@@ -1,7 +1,6 @@
-"""Readers of the official files: IDX, CIFAR's binary version, LIBSVM, npz. No pickle anywhere.
+"""Readers of the official files: IDX, CIFAR's binary version, LIBSVM, npz. Nothing is unpickled.
 
-Images come out as uint8, channels first. What is truncated, damaged or of another kind is refused with
-a sentence that names the file.
+Images are uint8, channels first. A truncated, damaged or wrong file raises an error that names it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Arrays:
-    """What a reader returns: training and test samples, and whose they are where that is known."""
+    """What a reader returns: training and test samples and, if known, their clients."""
 
     x: Array
     y: Array
@@ -40,7 +39,7 @@ class Arrays:
 
 
 def read_idx(path: Path) -> Bytes:
-    """An array of bytes in IDX form, packed or plain."""
+    """A byte array from an IDX file, compressed or not."""
     return parse_idx(contents(path), path)
 
 
@@ -64,7 +63,7 @@ def parse_idx(data: bytes, name: Path | str) -> Bytes:
 
 
 def read_idx_set(paths: Sequence[Path], classes: int) -> Arrays:
-    """Training images and labels, test images and labels, as MNIST has them."""
+    """Training images and labels, then test images and labels, as in MNIST."""
     first, second = (
         _images(read_idx(paths[k]), read_idx(paths[k + 1]), paths[k + 1], classes) for k in (0, 2)
     )
@@ -72,7 +71,7 @@ def read_idx_set(paths: Sequence[Path], classes: int) -> Arrays:
 
 
 def read_emnist(paths: Sequence[Path], part: str, classes: int, first: int = 0) -> Arrays:
-    """One part of EMNIST out of its archive: images are turned upright, labels start from zero."""
+    """One part of EMNIST from its archive: images are transposed upright, labels start at zero."""
     names = [
         f"emnist-{part}-{half}-{kind}-ubyte.gz"
         for half in ("train", "test")
@@ -107,10 +106,10 @@ def read_cifar(
     classes: Sequence[int],
     records: tuple[int, int],
 ) -> Arrays:
-    """CIFAR's binary version out of its archive: records of label bytes and 3 × 32 × 32 pixels.
+    """CIFAR's binary version from its archive: records of label bytes and 3 × 32 × 32 pixels.
 
-    classes: how many there are for each label byte; the last one is the label.
-    records: how many a training and a test file hold.
+    classes: the number of classes of each label byte; the last byte is the label.
+    records: the number of records per training and per test file.
     """
     names = [*train, test]
     counts = [records[0]] * len(train) + [records[1]]
@@ -126,13 +125,13 @@ def _records(data: bytes, name: str, classes: Sequence[int], count: int) -> Pair
     width = len(classes) + 3072
     _check_length(name, len(data), count * width)
     rows = np.frombuffer(data, np.uint8).reshape(count, width)
-    for place, limit in enumerate(classes):
-        check_labels(rows[:, place], limit, name)
+    for column, limit in enumerate(classes):
+        check_labels(rows[:, column], limit, name)
     return rows[:, -3072:].reshape(count, 3, 32, 32), rows[:, len(classes) - 1].astype(np.int64)
 
 
 def read_libsvm_set(paths: Sequence[Path], features: int, rows: Sequence[int | None]) -> Arrays:
-    """Training rows and, if there are two files, test rows."""
+    """Training rows and, with two files, test rows."""
     pairs = [read_libsvm(p, features, n) for p, n in zip(paths, rows, strict=True)]
     x_test, y_test = pairs[1] if len(pairs) > 1 else (None, None)
     return Arrays(*pairs[0], x_test, y_test)
@@ -142,7 +141,7 @@ def read_libsvm(path: Path, features: int, rows: int | None = None) -> Pair:
     """Lines `label index:value …` with labels −1 and +1 and indices from 1, as dense float32."""
     lines = contents(path).split(b"\n")
     if lines.pop():
-        raise damaged(path, "is truncated: its last line has no end")
+        raise damaged(path, "is truncated: its last line has no line break")
     if rows is not None and len(lines) != rows:
         raise damaged(path, f"has {len(lines)} lines instead of {rows}")
     x, y = np.zeros((len(lines), features), np.float32), np.zeros(len(lines), np.float32)
@@ -162,26 +161,26 @@ def _sign_and_features(line: bytes, row: Array) -> float:
     last = 0
     for pair in pairs:
         index, _, value = pair.partition(b":")
-        place, number = int(index), float(value)
-        if not (last < place <= len(row) and abs(number) <= _LARGEST):
+        position, number = int(index), float(value)
+        if not (last < position <= len(row) and abs(number) <= _LARGEST):
             raise ValueError(
                 f"{pair.decode('ascii', 'replace')} after index {last} of {len(row)} features"
             )
-        row[place - 1] = number
-        last = place
+        row[position - 1] = number
+        last = position
     return float(label)
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """All arrays of an npz file; one with pickled objects is refused."""
+    """All arrays of an npz file; pickled objects are rejected."""
     try:
         return {info.filename.removesuffix(".npy"): _npy(get()) for info, get in zip_members(path)}
     except FairleadError:
         raise
-    except Exception as error:  # damaged headers fail in as many ways as there are bytes
+    except Exception as error:  # damaged headers can raise anything
         if "allow_pickle" in str(error) or "Object arrays" in str(error):
             raise FairleadError(
-                f"{path} holds pickled objects, which can run programs: save plain arrays"
+                f"{path} holds pickled objects, which can run code: save plain arrays"
             ) from error
         raise damaged(path, f"is truncated, damaged or not an npz file ({error})") from error
 
@@ -191,8 +190,8 @@ def _npy(data: bytes) -> Array:
 
 
 def from_npz(path: Path) -> Arrays:
-    """x_train and y_train, x_test and y_test if there are any, the client of every sample in
-    writer_train and writer_test, and the clients' names in writer_ids."""
+    """x_train and y_train, optionally x_test and y_test, each sample's client in writer_train and
+    writer_test, and the clients' names in writer_ids."""
     found = read_npz(path)
     for name in ("x_train", "y_train"):
         if name not in found:
@@ -218,7 +217,7 @@ def from_npz(path: Path) -> Arrays:
 
 
 def channels_first(x: Array) -> Array:
-    """Images as (N, C, H, W); rows stay rows.
+    """Images as (N, C, H, W); other arrays are unchanged.
 
     >>> channels_first(np.zeros((5, 32, 32, 3), np.uint8)).shape
     (5, 3, 32, 32)
@@ -233,10 +232,10 @@ def channels_first(x: Array) -> Array:
 
 
 def check_labels(labels: Array, classes: int, name: Path | str) -> Array:
-    """Refuse labels outside 0 … classes − 1."""
+    """Reject labels outside 0 … classes − 1."""
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         wrong = labels[(labels < 0) | (labels >= classes)][0]
-        raise damaged(name, f"holds the label {wrong}, which is not one of {classes} classes")
+        raise damaged(name, f"holds the label {wrong}, which is not one of the {classes} classes")
     return labels
 
 
@@ -250,5 +249,5 @@ def _check_length(name: Path | str, have: int, expected: int) -> None:
 def _check_lengths(path: Path, found: Mapping[str, Array], names: Sequence[str]) -> None:
     have = {name: found[name].shape[:1] for name in names if name in found}
     if len(set(have.values())) > 1:
-        told = ", ".join(f"{name} {shape}" for name, shape in have.items())
-        raise FairleadError(f"{path} has arrays of different lengths ({told}): save them anew")
+        shapes = ", ".join(f"{name} {shape}" for name, shape in have.items())
+        raise FairleadError(f"{path} has arrays of different lengths ({shapes}): save it again")

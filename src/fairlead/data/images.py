@@ -1,9 +1,9 @@
-"""Images as they come, normalised and augmented where they are used.
+"""Images stored as bytes, normalised and augmented on the fly.
 
-A task keeps images as bytes on its device. A step's images are gathered, flipped and cropped for the
-whole cohort at once and turned into numbers there; every choice is a function of (seed, round,
-client, step, place in the batch), so runs do not depend on the engine. Full passes, the large batches
-of FedLOMO and FedGLOMO, and evaluation see images as they are.
+A task keeps images as bytes on its device. Each step's images are gathered, flipped, cropped and
+converted there for the whole cohort at once; every choice is a function of (seed, round, client,
+step, position in the batch), so runs do not depend on the engine. Full passes, the large batches of
+FedLOMO and FedGLOMO, and evaluation are not augmented.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from fairlead.rng import hashed
 
 
 class Transform(Protocol):
-    """Makes numbers of the inputs of a step."""
+    """Converts the inputs of a step to floating point."""
 
     def __call__(self, x: Tensor, dtype: torch.dtype, keys: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Images:
-    """Bytes to numbers: (x/255 − mean)/std a channel, and while training a random flip and crop.
+    """Normalise bytes to (x/255 − mean)/std per channel, with a random flip and crop in training.
 
-    flip: mirror left and right with probability ½.
-    crop: move by up to so many pixels, with zeros coming in at the border.
+    flip: mirror horizontally with probability ½.
+    crop: shift by up to this many pixels, padding with zeros.
 
     >>> plain = Images(mean=[0.5], std=[0.5])
     >>> plain(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), torch.float32)
@@ -50,12 +50,13 @@ class Images:
         fine = given and len(self.mean) == len(self.std) > 0 and min(self.std) > 0
         if not fine or not isinstance(self.crop, int) or self.crop < 0:
             raise FairleadError(
-                "mean and std are one number a channel, std positive, and crop zero or more pixels"
+                f"{self} is not valid: mean and std must have one number per channel, std must be "
+                "positive, and crop must be a number of pixels"
             )
 
     @classmethod
     def of(cls, x: Tensor | NDArray[np.uint8], flip: bool = False, crop: int = 0) -> Images:
-        """With the mean and standard deviation of some images (N, C, H, W), also mapped ones."""
+        """With the mean and standard deviation of images (N, C, H, W), which may be memory-mapped."""
         _check(x)
         levels = np.arange(256) / 255
         counts = np.zeros((x.shape[1], 256), dtype=np.int64)
@@ -69,13 +70,13 @@ class Images:
         return cls(mean.tolist(), np.maximum(std, 1e-6).tolist(), flip, crop)
 
     def __call__(self, x: Tensor, dtype: torch.dtype, keys: Tensor | None = None) -> Tensor:
-        """Images (…, C, H, W) as numbers. With `keys` (S, 2), one pair of words a client, images
-        (S, B, C, H, W) are augmented."""
+        """Normalised images (…, C, H, W). With `keys` (S, 2), two words per client, images
+        (S, B, C, H, W) are also augmented."""
         _check(x)
         if x.shape[-3] != len(self.mean):
             raise FairleadError(
                 f"the images have {x.shape[-3]} channels, the transform {len(self.mean)}: "
-                "give one mean and std a channel"
+                "give one mean and std per channel"
             )
         if keys is not None and (self.flip or self.crop):
             x = self.augmented(x, keys)
@@ -83,7 +84,7 @@ class Images:
         return (x.to(dtype) / 255 - mean) / scale
 
     def augmented(self, x: Tensor, keys: Tensor) -> Tensor:
-        """Images (S, B, C, H, W), each flipped and moved as its own three numbers say."""
+        """Images (S, B, C, H, W), each flipped and shifted by its own three random numbers."""
         (s, b), (h, w) = x.shape[:2], x.shape[-2:]
         u = hashed(keys, 3 * b, torch.float32).view(s, b, 3)
         reach = 2 * self.crop + 1
@@ -96,8 +97,8 @@ class Images:
         inside = ((rows >= 0) & (rows < h))[..., None] & ((columns >= 0) & (columns < w))[
             ..., None, :
         ]
-        place = rows.clamp(0, h - 1)[..., None] * w + columns.clamp(0, w - 1)[..., None, :]
-        flat = place.view(s, b, 1, h * w).expand(*x.shape[:3], h * w)
+        pixel = rows.clamp(0, h - 1)[..., None] * w + columns.clamp(0, w - 1)[..., None, :]
+        flat = pixel.view(s, b, 1, h * w).expand(*x.shape[:3], h * w)
         return (x.flatten(-2).gather(-1, flat) * inside.view(s, b, 1, h * w)).view(x.shape)
 
 
@@ -105,7 +106,7 @@ class Images:
 def _constants(
     mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Mean and deviation a channel, brought to the device once."""
+    """Mean and standard deviation per channel, moved to the device once."""
     both = (torch.tensor(v, dtype=dtype, device=device)[:, None, None] for v in (mean, std))
     return next(both), next(both)
 
@@ -113,5 +114,5 @@ def _constants(
 def _check(x: Tensor | NDArray[np.uint8]) -> None:
     if str(x.dtype).removeprefix("torch.") != "uint8" or x.ndim < 4:
         raise FairleadError(
-            f"the images are {x.dtype} of shape {tuple(x.shape)}: give bytes (uint8) as (N, C, H, W)"
+            f"the images are {x.dtype} of shape {tuple(x.shape)}: give uint8 images as (N, C, H, W)"
         )

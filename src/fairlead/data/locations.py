@@ -1,4 +1,4 @@
-"""Where the files of a data set are on this machine, and how they become tensors."""
+"""Finding the files of a data set on this machine, and converting them to tensors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from fairlead.errors import FairleadError
 
 
 @dataclass(frozen=True)
-class Place:
-    """A set's files: one npz, or the official ones in their order."""
+class Location:
+    """A data set's files: one npz, or the official ones in order."""
 
     paths: tuple[Path, ...]
     npz: bool = False
 
     def official(self, source: Source) -> list[tuple[Path, File]]:
-        """The paths that must have a published checksum."""
+        """The files with a published checksum."""
         pairs = zip(self.paths, () if self.npz else source.files, strict=False)
         return [(p, f) for p, f in pairs if f.checksum and p.name == f.name]
 
     def wrong(self, source: Source) -> tuple[Path, File] | None:
-        """The first file that has another checksum than the published one."""
+        """The first file that does not have its published checksum."""
         pairs = self.official(source)
         return next(((p, f) for p, f in pairs if not fetch.matches(p, f.checksum)), None)
 
@@ -41,12 +41,12 @@ def data_folder(data: str | Path | None) -> Path | None:
         return None
     folder = Path(given).expanduser()
     if not folder.is_dir():
-        raise FairleadError(f"{folder} is not a folder: name the one that holds the data sets")
+        raise FairleadError(f"{folder} is not a folder: give the one that holds the data sets")
     return folder
 
 
 def cache_folder() -> Path | None:
-    """The cache, or None where pooch is not installed and so nothing was ever downloaded."""
+    """The cache, or None if pooch is not installed, so that nothing can be cached."""
     try:
         return fetch.cache()
     except FairleadError:
@@ -54,7 +54,7 @@ def cache_folder() -> Path | None:
 
 
 def stems(name: str) -> list[str]:
-    """A name with - or with _.
+    """A name spelled with - and with _.
 
     >>> stems("fashion-mnist")
     ['fashion-mnist', 'fashion_mnist']
@@ -62,26 +62,26 @@ def stems(name: str) -> list[str]:
     return list(dict.fromkeys((name, name.replace("-", "_"), name.replace("_", "-"))))
 
 
-def look(source: Source, folder: Path | None) -> Place | None:
-    """The set in a folder or in its subfolders, npz first."""
+def find(source: Source, folder: Path | None) -> Location | None:
+    """The data set in a folder or its subfolders, npz first."""
     if folder is None:
         return None
     inside = [folder / sub for sub in dict.fromkeys((*source.folders, *stems(source.name)))]
     for base in (folder, *inside):
         for stem in stems(source.name):
             if (base / f"{stem}.npz").is_file():
-                return Place((base / f"{stem}.npz",), npz=True)
+                return Location((base / f"{stem}.npz",), npz=True)
     for base in (*inside, folder):
         own = base != folder or not source.shared_names
         paths = [_path(file, base, own) for file in source.files]
         found = tuple(path for path in paths if path is not None)
         if found and len(found) == len(paths):
-            return Place(found)
+            return Location(found)
     return None
 
 
 def _path(file: File, base: Path, own: bool) -> Path | None:
-    """A file under its name, unpacked or packed; in a folder that is not its own, by its checksum."""
+    """A file by name, compressed or not; outside the set's own folder also by checksum."""
     path = base / file.name
     if not own:
         known = file.checksum is not None and path.is_file() and fetch.matches(path, file.checksum)
@@ -93,41 +93,43 @@ def _path(file: File, base: Path, own: bool) -> Path | None:
 
 
 def missing(source: Source) -> FairleadError:
-    """How to get a set, in one sentence."""
+    """The error for a missing data set: how to get it."""
     where = (cache_folder() or Path("$FAIRLEAD_DATA")) / source.folders[0]
     how = f"{source.by_hand} to {where}"
     if all(file.urls for file in source.files):
         how = f"fairlead data get {source.name} downloads it"
-    return FairleadError(f"{source.name} is not here: {how}, {_else(source)}")
+    return FairleadError(f"{source.name} was not found: {how}, {_alternative(source)}")
 
 
-def _else(source: Source) -> str:
+def _alternative(source: Source) -> str:
     return (
         f"or set FAIRLEAD_DATA to a folder that holds {stems(source.name)[-1]}.npz or the official "
         f"files in {source.folders[0]}/"
     )
 
 
-def download(source: Source, progress: bool | None) -> Place:
-    """The official files in the cache."""
+def download(source: Source, progress: bool | None) -> Location:
+    """Download the official files to the cache."""
     if not all(file.urls for file in source.files):
         raise missing(source)
     try:
         folder = fetch.cache() / source.folders[0]
-        return Place(
+        return Location(
             tuple(fetch.fetch(f.urls, f.checksum, folder, progress, f.verify) for f in source.files)
         )
     except FairleadError as error:
-        raise FairleadError(f"{source.name} is not here: {error}, {_else(source)}") from error
+        raise FairleadError(
+            f"{source.name} was not found: {error}, {_alternative(source)}"
+        ) from error
 
 
-def read(source: Source, place: Place) -> Arrays:
-    """The arrays of a set, of the shape and with the labels that it must have."""
-    name = place.paths[0]
-    if place.npz or source.read is None:
+def read(source: Source, location: Location) -> Arrays:
+    """The arrays of a data set, with shapes and labels checked."""
+    name = location.paths[0]
+    if location.npz or source.read is None:
         found = formats.from_npz(name)
     else:
-        found = source.read(place.paths)
+        found = source.read(location.paths)
     for x, y in ((found.x, found.y), (found.x_test, found.y_test)):
         if x is not None and y is not None:
             _check(source, x, y, name)
@@ -136,28 +138,28 @@ def read(source: Source, place: Place) -> Arrays:
 
 def _check(source: Source, x: Array, y: Array, name: Path) -> None:
     if len(x) == 0 or y.ndim != 1 or x.dtype.kind not in "uif" or y.dtype.kind not in "uif":
-        raise FairleadError(f"{name} has no samples with one number as label: save other arrays")
+        raise FairleadError(f"{name} must hold numeric samples with one numeric label each")
     if not source.shape:
         return
     if x.shape[1:] != source.shape or (len(source.shape) == 3 and x.dtype != np.uint8):
         raise FairleadError(
-            f"{name} holds samples of shape {x.shape[1:]} and type {x.dtype}, but those of {source.name} "
-            f"are {source.shape}{' and uint8' if len(source.shape) == 3 else ''}: it is another set"
+            f"{name} holds samples of shape {x.shape[1:]} and type {x.dtype}, but {source.name} needs "
+            f"{source.shape}{' and uint8' if len(source.shape) == 3 else ''}: it is a different data set"
         )
     if source.classes == 2 and not np.isin(y, (-1, 1)).all():
         raise FairleadError(f"{name} has labels other than −1 and +1: map 0 and 1 to them")
     if source.classes > 2 and y.dtype.kind == "f":
-        raise FairleadError(f"{name} has labels of type {y.dtype}: save them as whole numbers")
+        raise FairleadError(f"{name} has labels of type {y.dtype}: save them as integers")
     if source.classes > 2:
         formats.check_labels(y, source.classes, name)
 
 
 def samples(x: Array) -> Tensor:
-    """Bytes stay bytes, other numbers become float32."""
+    """Bytes stay bytes; other numbers become float32."""
     return torch.from_numpy(np.require(x, None if x.dtype == np.uint8 else np.float32, ["C", "W"]))
 
 
 def labels(y: Array) -> Tensor:
-    """Classes as int64; −1 and +1, and what is not whole, as float32."""
+    """Classes as int64; −1 and +1, and real numbers, as float32."""
     whole = y.dtype.kind in "ui" and int(y.min()) >= 0
     return torch.from_numpy(y.astype(np.int64 if whole else np.float32))

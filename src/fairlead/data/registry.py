@@ -1,4 +1,4 @@
-"""The data sets by name: what they are, where their official files are, how these are read."""
+"""The data sets by name: what they are, where their official files are, how to read them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Reader: TypeAlias = Callable[[Sequence[Path]], Arrays]
 
 @dataclass(frozen=True)
 class File:
-    """One official file. Where no checksum is published, `verify` must read a download."""
+    """One official file. Without a published checksum, `verify` reads the download."""
 
     name: str
     urls: tuple[str, ...] = ()
     checksum: str | None = None
     unpacked: str | None = None
-    """What it may be called after unpacking: the name without .gz, or an archive's folder."""
+    """Its name once unpacked: the name without .gz, or an archive's folder."""
     verify: Callable[[Path], object] | None = None
 
 
 @dataclass(frozen=True)
 class Source:
-    """One data set; shape is that of a sample, channels first."""
+    """One data set; `shape` is a sample's, channels first."""
 
     name: str
     what: str
@@ -39,11 +39,11 @@ class Source:
     files: tuple[File, ...] = ()
     read: Reader | None = None
     folders: tuple[str, ...] = ()
-    """Where files lie inside a folder of data sets; the first is their place in the cache too."""
+    """Subfolders of the data folder to search; the first is also used in the cache."""
     shared_names: bool = False
-    """Other sets use the same file names: outside `folders` only the checksum tells whose they are."""
+    """Whether other sets use the same file names: outside `folders` files are identified by checksum."""
     by_hand: str = ""
-    """How to get a set that cannot be downloaded."""
+    """How to get a data set that cannot be downloaded."""
 
 
 def _idx(
@@ -175,14 +175,14 @@ SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
         Source(
-            "digits", "handwritten digits of 8 × 8 pixels, embedded in scikit-learn",
+            "digits", "handwritten digits of 8 × 8 pixels, included in scikit-learn",
             "Alpaydin and Kaynak 1998; CC BY 4.0", 1_797, 10, (64,),
         ),
         _mnist(),
         _fashion(),
-        _emnist("balanced", "handwritten digits and letters, as many of each", 131_600, 47),
+        _emnist("balanced", "handwritten digits and letters, balanced classes", 131_600, 47),
         _emnist("byclass", "handwritten digits and letters of both cases", 814_255, 62),
-        _emnist("letters", "handwritten letters, both cases as one", 145_600, 26, first=1),
+        _emnist("letters", "handwritten letters, both cases merged", 145_600, 26, first=1),
         _emnist("digits", "handwritten digits", 280_000, 10),
         _leaf(
             "femnist", "handwritten digits and letters by writer", 805_263, 62, (1, 28, 28),
@@ -198,7 +198,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         _cifar(
-            100, "photographs of a hundred kinds of things",
+            100, "photographs of a hundred kinds of objects",
             "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
             "cifar-100-binary",
             partial(
@@ -207,7 +207,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         _libsvm(
-            "a9a", "who earns over 50,000 dollars (Adult), 123 binary features",
+            "a9a", "income over 50,000 dollars (Adult), 123 binary features",
             "Kohavi 1996, Platt 1998; LIBSVM's copy (Chang and Lin 2011); CC BY 4.0", 123,
             (
                 ("a9a", 32_561, "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"),
@@ -215,7 +215,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         _libsvm(
-            "w8a", "web pages of one category, 300 keywords",
+            "w8a", "web pages in one category or not, 300 keywords",
             "Platt 1998; LIBSVM's copy (Chang and Lin 2011)", 300,
             (("w8a", 49_749, "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2"),),
         ),
@@ -225,4 +225,4 @@ SOURCES: dict[str, Source] = {
         ),
     )
 }  # fmt: skip
-"""Every data set that `load` knows by name."""
+"""The data sets that `load` knows by name."""

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and who of them answers.
+"""Which clients are sampled in a round, and which of them respond.
 
 >>> Uniform(3).cohort(seed=0, round=5, clients=10).shape
 (3,)
@@ -24,28 +24,28 @@ from fairlead.rng import Purpose, uniform, words
 Ids: TypeAlias = NDArray[np.int64]
 
 MANY = 4096
-"""Above so many clients, a cohort of at most an eighth of them is drawn client by client: what that
-takes depends on the cohort alone."""
+"""Above this many clients, a cohort of at most an eighth of them is drawn client by client, at a cost
+that depends only on the cohort."""
 AT_ONCE = 1 << 20
-"""Random numbers drawn in one call."""
+"""Random numbers drawn per call."""
 
 
 class Sampler(ABC):
-    """Draws the cohort of a round: client ids in rising order."""
+    """Draws the cohort of a round: client ids in ascending order."""
 
     @abstractmethod
     def cohort(self, seed: int, round: int, clients: int) -> Ids: ...
 
     def cohorts(self, seed: int, rounds: range, clients: int) -> list[Ids]:
-        """The cohorts of several rounds, each as `cohort` gives it."""
+        """The cohorts of several rounds, the same as from `cohort`."""
         return [self.cohort(seed, k, clients) for k in rounds]
 
     def most(self, clients: int, rounds: int) -> int:
-        """How many clients can take part in a run, at most."""
+        """The largest number of clients that can participate in a run."""
         return clients
 
     def check(self, clients: int, rounds: int) -> None:
-        """Refuse what cannot be drawn from that many clients."""
+        """Reject settings that do not fit the number of clients or rounds."""
         return
 
 
@@ -61,20 +61,19 @@ class Everyone(Sampler):
 
 
 def _top(keys: torch.Tensor, size: int) -> list[Ids]:
-    """The places of the largest keys of every row."""
+    """The indices of the largest keys in every row."""
     return list(np.sort(keys.topk(size).indices.numpy(), axis=1))
 
 
 def _draws(seed: int, rounds: range, clients: int) -> torch.Tensor:
-    """One number a client for every round: (R, N)."""
+    """One number per round and client: (R, N)."""
     when = torch.tensor(rounds, dtype=torch.int64)[:, None]
     return uniform(seed, Purpose.COHORT, when, torch.tensor([0]), clients)
 
 
 def _one_by_one(seed: int, rounds: range, clients: int, size: int, tries: int) -> list[Ids]:
-    """`size` clients a round: the first different ones of an endless row of uniform draws, of which so
-    many are looked at first."""
-    fair = (1 << 32) - (1 << 32) % clients  # words from there on would favour the first clients
+    """The first `size` distinct ids of an endless sequence of uniform draws, `tries` at first."""
+    fair = (1 << 32) - (1 << 32) % clients  # larger words would favour the first clients
     when = torch.tensor(rounds, dtype=torch.int64)[:, None]
     drawn = words(seed, Purpose.COHORT, when, 0, 1, torch.arange(-(-tries // 4))).flatten(1)
     found = []
@@ -88,7 +87,7 @@ def _one_by_one(seed: int, rounds: range, clients: int, size: int, tries: int) -
 
 
 def _parts(rounds: range, numbers: int) -> Iterator[range]:
-    """Some rounds at a time, where each takes so many numbers."""
+    """The rounds in blocks of at most AT_ONCE random numbers, at `numbers` per round."""
     step = max(1, AT_ONCE // numbers)
     for first in range(0, len(rounds), step):
         yield rounds[first : first + step]
@@ -114,7 +113,7 @@ class Uniform(Sampler):
     size: int | float
 
     def count(self, clients: int) -> int:
-        """How many clients a round takes."""
+        """Clients per round."""
         if isinstance(self.size, float):
             return max(1, round(self.size * clients))
         return self.size
@@ -123,7 +122,7 @@ class Uniform(Sampler):
         return _uniform(seed, range(round, round + 1), clients, self.count(clients))[0]
 
     def cohorts(self, seed: int, rounds: range, clients: int) -> list[Ids]:
-        if type(self).cohort is not Uniform.cohort:  # a kind of its own
+        if type(self).cohort is not Uniform.cohort:  # overridden in a subclass
             return super().cohorts(seed, rounds, clients)
         return _uniform(seed, rounds, clients, self.count(clients))
 
@@ -132,34 +131,34 @@ class Uniform(Sampler):
 
     def check(self, clients: int, rounds: int) -> None:
         if isinstance(self.size, float) and not 0 < self.size <= 1:
-            raise FairleadError(f"cohort is {self.size}: a fraction lies above 0 and at most at 1")
+            raise FairleadError(f"cohort is {self.size}: a fraction must be in (0, 1]")
         if not 1 <= self.count(clients) <= clients:
             raise FairleadError(
                 f"cohort is {self.size} but there are {clients} clients: "
-                f"take between 1 and {clients}, or a fraction such as 0.2"
+                f"give 1 to {clients}, or a fraction such as 0.2"
             )
 
 
 @dataclass(frozen=True)
 class Weighted(Uniform):
-    """As Uniform, but one after another with probability proportional to `weights`."""
+    """Like Uniform, but drawn one by one with probability proportional to `weights`."""
 
     weights: Sequence[float] = ()
 
     @cached_property
-    def _each(self) -> torch.Tensor:
+    def _weights(self) -> torch.Tensor:
         return torch.from_numpy(np.array(self.weights, dtype=np.float64))
 
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
         draws = _draws(seed, range(round, round + 1), clients)
-        keys = draws.log() / self._each  # Efraimidis and Spirakis 2006
+        keys = draws.log() / self._weights  # Efraimidis and Spirakis 2006
         return _top(keys, self.count(clients))[0]
 
     def check(self, clients: int, rounds: int) -> None:
         super().check(clients, rounds)
         if len(self.weights) != clients:
             raise FairleadError(
-                f"{len(self.weights)} sampling weights for {clients} clients: give one a client"
+                f"{len(self.weights)} sampling weights for {clients} clients: give one per client"
             )
         weights = np.asarray(self.weights, dtype=np.float64)
         if not np.isfinite(weights).all() or (weights <= 0).any():
@@ -168,7 +167,7 @@ class Weighted(Uniform):
 
 @dataclass(frozen=True)
 class AllFirst(Uniform):
-    """Everyone in the first round, then as Uniform: what FedGLOMO's theory asks for."""
+    """All clients in the first round, then like Uniform: FedGLOMO's theory requires this."""
 
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
         return np.arange(clients) if round == 0 else super().cohort(seed, round, clients)
@@ -183,7 +182,7 @@ class AllFirst(Uniform):
 
 @dataclass(frozen=True)
 class Replay(Sampler):
-    """Given cohorts, one list of client ids a round."""
+    """Given cohorts, one list of client ids per round."""
 
     lists: Sequence[Sequence[int]]
 
@@ -196,14 +195,15 @@ class Replay(Sampler):
     def check(self, clients: int, rounds: int) -> None:
         if len(self.lists) < rounds:
             raise FairleadError(
-                f"{len(self.lists)} cohorts are given for {rounds} rounds: give one a round"
+                f"{len(self.lists)} cohorts are given for {rounds} rounds: give one per round"
             )
         for k, ids in enumerate(self.lists):
             if len(set(ids)) != len(ids) or not ids:
-                raise FairleadError(f"the cohort of round {k} is empty or names a client twice")
+                raise FairleadError(f"the cohort of round {k} is empty or lists a client twice")
             if min(ids) < 0 or max(ids) >= clients:
                 raise FairleadError(
-                    f"the cohort of round {k} names client {max(ids)}: ids run to {clients - 1}"
+                    f"the cohort of round {k} lists client {min(ids) if min(ids) < 0 else max(ids)}: "
+                    f"ids must be in 0 … {clients - 1}"
                 )
 
 
@@ -212,7 +212,7 @@ Dropouts: TypeAlias = float | Sequence[Sequence[int]]
 
 
 def as_sampler(cohort: Cohorts) -> Sampler:
-    """None is everyone, a number or fraction is uniform, a list of lists is replayed."""
+    """None means all clients, a number or fraction uniform sampling, a list of lists a replay."""
     if cohort is None:
         return Everyone()
     if isinstance(cohort, Sampler):
@@ -222,13 +222,13 @@ def as_sampler(cohort: Cohorts) -> Sampler:
     lists = [np.asarray(ids).tolist() for ids in cohort]
     if not all(isinstance(ids, list) for ids in lists):
         raise FairleadError(
-            "cohort is one list of client ids: give a list of such lists, one a round"
+            "cohort is one list of client ids: give a list of such lists, one per round"
         )
     return Replay(lists)
 
 
 def answered(ids: Ids, dropout: Dropouts, seed: int, round: int) -> Ids:
-    """Those of the cohort that answer: each is lost with probability `dropout`, or as listed."""
+    """The clients of the cohort that respond: each drops out with probability `dropout`, or as listed."""
     if isinstance(dropout, int | float):
         if dropout == 0:
             return ids
@@ -238,7 +238,7 @@ def answered(ids: Ids, dropout: Dropouts, seed: int, round: int) -> Ids:
 
 
 def answered_many(cohorts: Sequence[Ids], dropout: Dropouts, seed: int, rounds: range) -> list[Ids]:
-    """Those who answer in several rounds, each as `answered` gives them."""
+    """The clients that respond in several rounds, the same as from `answered`."""
     if not isinstance(dropout, int | float) or dropout == 0 or not cohorts:
         pairs = zip(cohorts, rounds, strict=True)
         return [answered(ids, dropout, seed, k) for ids, k in pairs]
@@ -251,11 +251,11 @@ def answered_many(cohorts: Sequence[Ids], dropout: Dropouts, seed: int, rounds: 
 
 
 def check_dropout(dropout: Dropouts, rounds: int) -> None:
-    """Refuse shares outside [0, 1) and lists that end before the run."""
+    """Reject probabilities outside [0, 1) and lists shorter than the run."""
     if isinstance(dropout, int | float):
         if not 0 <= dropout < 1:
-            raise FairleadError(f"dropout is {dropout}: give a share from 0 up to, not with, 1")
+            raise FairleadError(f"dropout is {dropout}: it must be in [0, 1)")
     elif len(dropout) < rounds:
         raise FairleadError(
-            f"dropouts are listed for {len(dropout)} of {rounds} rounds: give a list a round"
+            f"dropouts are listed for {len(dropout)} of {rounds} rounds: give one list per round"
         )

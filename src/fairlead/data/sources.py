@@ -1,4 +1,4 @@
-"""Data sets by name: embedded, from a folder of yours, from the cache, or downloaded.
+"""Data sets by name: embedded, from your own folder, from the cache, or downloaded.
 
 >>> digits().describe()
 'digits: 1,438 + 359 samples of 64 float32 numbers, 10 classes'
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairlead.data import locations
 from fairlead.data.formats import Arrays
-from fairlead.data.locations import Place
+from fairlead.data.locations import Location
 from fairlead.data.registry import SOURCES, File, Source
 from fairlead.errors import FairleadError, unknown
 
@@ -38,9 +38,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images, rows or text with labels, divided into training and test parts.
+    """Images, rows or text with labels, split into training and test parts.
 
-    groups, groups_test: the client of every sample (a writer, a speaking role), where data have them;
+    groups, groups_test: each sample's natural client (a writer, a speaking role), if known;
         group_names are their names.
     """
 
@@ -55,7 +55,7 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """How many labels there are: one more than the largest class, or the different numbers."""
+        """The number of labels: the largest class plus one, or the number of distinct values."""
         if self.y.is_floating_point():
             return len(self.y.unique())
         return 1 + max(int(y.max()) for y in (self.y, self.y_test) if len(y))
@@ -79,7 +79,7 @@ class Dataset:
 
 
 def digits(test_share: float = 0.2, seed: int = 0) -> Dataset:
-    """Handwritten digits in [0, 1] (Alpaydin and Kaynak 1998), the same test part for a seed."""
+    """Handwritten digits in [0, 1] (Alpaydin and Kaynak 1998); the seed determines the test part."""
     x, y = _embedded("load_digits")
     order = np.random.default_rng(seed).permutation(len(x))
     cut = round(len(x) * test_share)
@@ -90,8 +90,8 @@ def digits(test_share: float = 0.2, seed: int = 0) -> Dataset:
 
 
 def diabetes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ten measurements of 442 patients and the progression of their disease (Efron et al. 2004), both
-    with mean zero and variance one."""
+    """Ten measurements of 442 patients and their disease progression (Efron et al. 2004), both
+    standardised to mean zero and variance one."""
     x, y = _embedded("load_diabetes")
     return (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
 
@@ -101,21 +101,21 @@ def _embedded(name: str) -> tuple[NDArray[Any], NDArray[Any]]:
         from sklearn import datasets
     except ImportError as error:
         raise FairleadError(
-            "the embedded data come with scikit-learn: pip install fairlead[all]"
+            "the embedded data sets need scikit-learn: pip install fairlead[all]"
         ) from error
     return getattr(datasets, name)(return_X_y=True)
 
 
 def load(name: str, data: str | Path | None = None, progress: bool | None = None) -> Dataset:
-    """A data set of SOURCES, or one of your own stored as NAME.npz.
+    """A data set from SOURCES, or your own stored as NAME.npz.
 
-    It is taken from the folder `data` or $FAIRLEAD_DATA, else from the cache, else downloaded into
-    the cache. A set without a test part gives up a tenth of its samples as one, the same every time.
+    It is read from the folder `data` or $FAIRLEAD_DATA, else from the cache, else downloaded to the
+    cache. If it has no test part, a fixed tenth of its samples is held out as one.
     """
     source = _source(name, data)
     if source.name == "digits":
         return digits()
-    return _dataset(source, locations.read(source, _here(source, data, progress)))
+    return _dataset(source, locations.read(source, _located(source, data, progress)))
 
 
 class Row(NamedTuple):
@@ -129,29 +129,29 @@ class Row(NamedTuple):
 
 
 def listing(data: str | Path | None = None) -> list[Row]:
-    """Every set and where it is now: embedded, a folder, the cache, or not here."""
+    """Every data set and where it is: embedded, a folder, the cache, or not found."""
     folder, cache = locations.data_folder(data), locations.cache_folder()
     rows = []
     for source in SOURCES.values():
-        where = "not here"
+        where = "not found"
         if source.read is None:
             where = "embedded"
-        elif locations.look(source, folder):
+        elif locations.find(source, folder):
             where = str(folder)
-        elif locations.look(source, cache):
+        elif locations.find(source, cache):
             where = "cache"
         rows.append(Row(source.name, source.what, source.samples, source.classes, where))
     return rows
 
 
 def get(name: str, data: str | Path | None = None, progress: bool | None = None) -> list[Path]:
-    """Have a set on this machine; the files it is read from (none if it is embedded)."""
+    """Find or download a data set and return its files (none if it is embedded)."""
     source = _source(name, data)
-    return [] if source.name == "digits" else list(_here(source, data, progress).paths)
+    return [] if source.name == "digits" else list(_located(source, data, progress).paths)
 
 
 def check(name: str, data: str | Path | None = None) -> list[str]:
-    """Compare the checksums of a set that is here, read all of it, and say what was found.
+    """Verify the checksums of a data set on this machine, read all of it, and report the result.
 
     >>> check("digits")
     ['digits: 1,438 + 359 samples of 64 float32 numbers, 10 classes']
@@ -160,30 +160,30 @@ def check(name: str, data: str | Path | None = None) -> list[str]:
     if source.name == "digits":
         return [digits().describe()]
     folder = locations.data_folder(data)
-    place = locations.look(source, folder) or locations.look(source, locations.cache_folder())
-    if place is None:
+    location = locations.find(source, folder) or locations.find(source, locations.cache_folder())
+    if location is None:
         raise locations.missing(source)
-    _refuse_wrong(source, place)
-    known = {path: file.checksum for path, file in place.official(source)}
-    told = [
+    _check_checksums(source, location)
+    known = {path: file.checksum for path, file in location.official(source)}
+    report = [
         f"{path} has the published checksum {known[path]}"
         if path in known
         else f"{path} has no published checksum to compare"
-        for path in place.paths
+        for path in location.paths
     ]
-    found = _dataset(source, locations.read(source, place))
+    found = _dataset(source, locations.read(source, location))
     size = len(found.x) + len(found.x_test)
-    whole = "" if size == source.samples else f" (published: {source.samples:,} samples)"
-    return [*told, found.describe() + whole]
+    note = "" if size == source.samples else f" (published: {source.samples:,} samples)"
+    return [*report, found.describe() + note]
 
 
 def _source(name: str, data: str | Path | None) -> Source:
-    """The record of a name, written with - or _; one of the user's own if there is such an npz."""
+    """The record for a name, spelled with - or _; a new one for the user's own npz."""
     for stem in locations.stems(name):
         if stem in SOURCES:
             return SOURCES[stem]
     own = Source(name, "your own", "", 0, 0, ())
-    if locations.look(own, locations.data_folder(data)) is None:
+    if locations.find(own, locations.data_folder(data)) is None:
         raise FairleadError(
             f"{unknown('data set', name, SOURCES)} (or set FAIRLEAD_DATA to the folder that holds "
             f"your {name}.npz)"
@@ -191,24 +191,24 @@ def _source(name: str, data: str | Path | None) -> Source:
     return own
 
 
-def _here(source: Source, data: str | Path | None, progress: bool | None) -> Place:
-    place = locations.look(source, locations.data_folder(data))
-    if place is not None:
-        _refuse_wrong(source, place)
-        return place
-    place = locations.look(source, locations.cache_folder())
-    if place is not None and place.wrong(source) is None:
-        return place
+def _located(source: Source, data: str | Path | None, progress: bool | None) -> Location:
+    location = locations.find(source, locations.data_folder(data))
+    if location is not None:
+        _check_checksums(source, location)
+        return location
+    location = locations.find(source, locations.cache_folder())
+    if location is not None and location.wrong(source) is None:
+        return location
     return locations.download(source, progress)
 
 
-def _refuse_wrong(source: Source, place: Place) -> None:
-    wrong = place.wrong(source)
+def _check_checksums(source: Source, location: Location) -> None:
+    wrong = location.wrong(source)
     if wrong is not None:
         path, file = wrong
         raise FairleadError(
-            f"{path} is damaged or another file: its checksum is not the published {file.checksum}, "
-            "get the file again"
+            f"{path} is damaged or a different file: its checksum is not the published "
+            f"{file.checksum}, so download it again"
         )
 
 
@@ -234,7 +234,7 @@ def _dataset(source: Source, found: Arrays) -> Dataset:
 
 
 def _hold_out(found: Arrays) -> Arrays:
-    """A random tenth as test part, in the order it had."""
+    """Hold out a random tenth as the test part; the order is kept."""
     n = len(found.x)
     test = np.zeros(n, dtype=bool)
     test[np.random.default_rng(0).permutation(n)[: round(n / 10)]] = True

@@ -1,8 +1,8 @@
-"""Dividing samples among clients. Splits look at labels alone, of any kind (numbers, negative ones,
-strings), so they serve any data.
+"""Splitting samples across clients. Splits use only the labels, of any type (also negative numbers
+and strings), so they work for any data.
 
-Every split but `by_id` with a minimum gives each sample to exactly one client and each client at
-least one sample, for any setting. A seed fixes it: the draws come from numpy's PCG64.
+Every split except `by_id` with a minimum assigns each sample to exactly one client and each client at
+least one sample, for any setting. The seed determines it: draws come from numpy's PCG64.
 
 >>> split = similarity(np.repeat(["cat", "dog"], 50), clients=2, percent=0)
 >>> split.table(np.repeat(["cat", "dog"], 50))
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairlead.data.amounts import capped, fed, log_dirichlet, log_power, rounded, shares
+from fairlead.data.amounts import capped, fill_empty, log_dirichlet, log_power, rounded, shares
 from fairlead.errors import FairleadError
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -31,8 +31,8 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Split(Sequence[Ints]):
-    """Index lists, one a client: client i owns `order[offsets[i] : offsets[i + 1]]`. The two arrays are
-    the fast way in for very many clients.
+    """Index lists, one per client: client i owns `order[offsets[i] : offsets[i + 1]]`. For very many
+    clients, passing these two arrays is fastest.
 
     >>> len(Split(np.arange(3_000_000), np.arange(0, 3_000_001, 3)))
     1000000
@@ -46,15 +46,15 @@ class Split(Sequence[Ints]):
         ends = offsets[[0, -1]].tolist() if len(offsets) else []
         if ends != [0, len(order)] or (np.diff(offsets) < 0).any():
             raise FairleadError(
-                f"the offsets of a split rise from 0 to its {len(order)} entries, with one more of them "
-                "than there are clients"
+                f"a split's offsets must rise from 0 to its {len(order)} entries, with one more offset "
+                "than clients"
             )
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "offsets", offsets)
 
     @classmethod
     def of(cls, lists: Iterable[ArrayLike]) -> Split:
-        """From one index list a client.
+        """From one index list per client.
 
         >>> Split.of([[0, 2], [1]]).sizes
         array([2, 1])
@@ -69,12 +69,12 @@ class Split(Sequence[Ints]):
 
     @cached_property
     def sizes(self) -> Ints:
-        """Samples a client."""
+        """Samples per client."""
         return np.diff(self.offsets)
 
     @cached_property
     def even(self) -> bool:
-        """Whether all clients hold equally many samples."""
+        """Whether all clients have the same number of samples."""
         return bool((self.sizes == self.sizes[:1]).all())
 
     @property
@@ -94,8 +94,8 @@ class Split(Sequence[Ints]):
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def table(self, labels: ArrayLike) -> Ints:
-        """How many samples of each label each client holds: (clients, classes). The columns are the
-        distinct labels in ascending order, `np.unique(labels)`.
+        """The number of samples per client and label: (clients, classes). The columns are the distinct
+        labels in ascending order, `np.unique(labels)`.
 
         >>> Split.of([[0, 2], [1]]).table([-1, 7, 7])
         array([[1, 1],
@@ -107,24 +107,24 @@ class Split(Sequence[Ints]):
         return counts.reshape(len(self), len(classes))
 
     def describe(self, labels: ArrayLike) -> str:
-        """The split in a sentence, and in a second one the samples that nobody holds.
+        """The split in one sentence, and a second one if some samples belong to no client.
 
         >>> Split.of([[0, 2], [1]]).describe([0, 1, 1, 0])
-        '2 clients hold 3 samples: 1 to 2 (median 1.5) each, from 1 to 2 (median 1.5) of 2 classes. 1 sample belongs to nobody.'
+        '2 clients hold 3 samples: 1 to 2 (median 1.5) each, from 1 to 2 (median 1.5) of 2 classes. 1 sample belongs to no client.'
         """
         from fairlead.report.split_plot import sentence
 
         return sentence(self, labels)
 
     def plot(self, labels: ArrayLike, path: str | Path | None = None) -> Any:
-        """Bubbles for clients × classes beside a strip of sizes; the figure, written to `path`."""
+        """A figure with a bubble per client and class and a bar per client size, saved to `path`."""
         from fairlead.report.split_plot import bubbles
 
         return bubbles(self, labels, path)
 
 
 def iid(labels: ArrayLike, clients: int, seed: int = 0) -> Split:
-    """A random split into parts of equal size (up to one sample).
+    """A random split into equal parts (up to one sample).
 
     >>> iid(np.zeros(10), clients=4).sizes
     array([3, 3, 2, 2])
@@ -134,23 +134,23 @@ def iid(labels: ArrayLike, clients: int, seed: int = 0) -> Split:
 
 
 def similarity(labels: ArrayLike, clients: int, percent: float, seed: int = 0) -> Split:
-    """`percent` % of every client's data is iid, the rest comes sorted by label
-    (Karimireddy et al. 2020, section 7.1). Sizes differ by two at most."""
+    """`percent` % of every client's data is iid, the rest is sorted by label
+    (Karimireddy et al. 2020, section 7.1). Sizes differ by at most two."""
     labels = _labels(labels, clients)
     if not 0 <= percent <= 100:
-        raise FairleadError(f"similarity is {percent} %: take between 0 and 100")
+        raise FairleadError(f"similarity is {percent} %: it must be in [0, 100]")
     order = _shuffled(_rng(seed), len(labels))
     mixed, rest = np.split(order, [round(len(labels) * percent / 100)])
     backwards = rest[np.argsort(labels[rest], kind="stable")][::-1]
-    # the larger parts of one cut meet the smaller parts of the other, so that nobody stays empty
+    # larger parts of one cut are paired with smaller parts of the other, so that no client is empty
     first = np.repeat(np.arange(clients), _even(len(mixed), clients))
     second = np.repeat(np.arange(clients)[::-1], _even(len(rest), clients))
-    return _dealt(np.concatenate([mixed, backwards]), np.concatenate([first, second]), clients)
+    return _assigned(np.concatenate([mixed, backwards]), np.concatenate([first, second]), clients)
 
 
 def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) -> Split:
-    """Sort by label, cut into clients·per_client shards of equal size (up to one sample), deal each
-    client `per_client` of them at random (McMahan et al. 2017; Das et al. 2022, appendix D).
+    """Sort by label, cut into clients·per_client equal shards (up to one sample), and give each client
+    `per_client` of them at random (McMahan et al. 2017; Das et al. 2022, appendix D).
 
     >>> labels = np.repeat(np.arange(10), 60)
     >>> (shards(labels, clients=30, per_client=2).table(labels) > 0).sum(1).max()
@@ -161,22 +161,22 @@ def shards(labels: ArrayLike, clients: int, per_client: int = 2, seed: int = 0) 
     if not clients <= pieces <= len(labels):
         raise FairleadError(
             f"{clients} clients with {per_client} shards each cut {len(labels)} samples into "
-            f"{pieces} shards: take between 1 and {len(labels) // clients} shards a client"
+            f"{pieces} shards: give 1 to {len(labels) // clients} shards per client"
         )
     rng = _rng(seed)
     samples, _ = _by_label(rng, labels)
-    hands = rng.permutation(pieces)
+    dealt = rng.permutation(pieces)
     sizes = _even(len(labels), pieces)
-    place = np.empty(pieces, dtype=np.int64)
-    place[hands] = np.arange(pieces)
-    order = samples[np.argsort(np.repeat(place, sizes), kind="stable")]
-    return Split(order, _offsets(sizes[hands].reshape(clients, per_client).sum(1)))
+    position = np.empty(pieces, dtype=np.int64)
+    position[dealt] = np.arange(pieces)
+    order = samples[np.argsort(np.repeat(position, sizes), kind="stable")]
+    return Split(order, _offsets(sizes[dealt].reshape(clients, per_client).sum(1)))
 
 
 def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Split:
     """Each class is divided by its own proportions, drawn from Dirichlet(alpha) over the clients
-    (Hsu et al. 2019): sizes come out uneven. Where proportions are no whole numbers of samples,
-    rounding keeps their mean. Whoever is left with nothing takes one sample from the largest.
+    (Hsu et al. 2019), so sizes are uneven. Proportions are rounded to samples without bias. A client
+    left empty gets one sample from the largest client.
 
     >>> dirichlet(np.zeros(9), clients=3, alpha=1e6).sizes
     array([3, 3, 3])
@@ -189,18 +189,18 @@ def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> S
     for count, start in zip(counts, starts, strict=True):
         amounts = count * shares(log_dirichlet(rng, alpha, clients))
         owners.append(np.repeat(np.arange(clients), rounded(amounts, count, start)))
-    return _dealt(samples, fed(np.concatenate(owners), clients), clients)
+    return _assigned(samples, fill_empty(np.concatenate(owners), clients), clients)
 
 
 def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Split:
     """Dirichlet with clients of equal size (up to one sample), after the variant of FedDF and FedPVR.
 
-    Drawn: the order in which classes take their turn and, for each class, proportions from
-    Dirichlet(alpha) over the clients. Corrected: a client takes no more than it has room for; what
-    exceeds its room goes to the clients that still have some, in their drawn proportions. So the
-    last classes fill what the first ones left. The authors' code also passes over full clients, but
-    it divides within groups of ten, draws again until no client is small (which need not end) and
-    cuts the joined lists into equal slices, where a client gets what was drawn for its neighbour.
+    The classes are handled in random order, each with proportions from Dirichlet(alpha) over the
+    clients. A client gets at most what it has room for; the excess goes to clients with room left, in
+    their drawn proportions, so the last classes fill the remaining gaps. The authors' code also skips
+    full clients, but it divides within groups of ten, redraws until no client is small (which may
+    never happen) and cuts the joined lists into equal slices, where a client gets samples drawn for
+    its neighbour.
 
     >>> dirichlet_balanced(np.arange(100) % 10, clients=8, alpha=1e-3).sizes
     array([13, 13, 13, 13, 12, 12, 12, 12])
@@ -211,12 +211,12 @@ def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int 
     room = _even(len(labels), clients)
     owner = np.empty(len(labels), dtype=np.int64)
     begins = _offsets(counts)
-    for place in rng.permutation(len(counts)):
-        log, count = log_dirichlet(rng, alpha, clients), int(counts[place])
+    for label in rng.permutation(len(counts)):
+        log, count = log_dirichlet(rng, alpha, clients), int(counts[label])
         taken = capped(log, room, count, rng.random())
-        owner[begins[place] : begins[place + 1]] = np.repeat(np.arange(clients), taken)
+        owner[begins[label] : begins[label + 1]] = np.repeat(np.arange(clients), taken)
         room = room - taken
-    return _dealt(samples, owner, clients)
+    return _assigned(samples, owner, clients)
 
 
 def quantity(
@@ -227,9 +227,9 @@ def quantity(
     *,
     power: float | None = None,
 ) -> Split:
-    """Clients of very different sizes with iid labels. Everybody gets one sample; the others go by
-    proportions drawn from Dirichlet(alpha), or by a power law: the r-th largest client's share is
-    in proportion to r^−power, and chance says who that is.
+    """Clients of very different sizes with iid labels. Each client gets one sample; the rest is divided
+    in proportions drawn from Dirichlet(alpha), or by a power law: the r-th largest client's share is
+    proportional to r^−power, in random order.
 
     >>> np.sort(quantity(np.zeros(1000), clients=4, power=2.0).sizes)
     array([ 44,  79, 176, 701])
@@ -248,8 +248,8 @@ def quantity(
 
 
 def by_id(ids: ArrayLike, minimum: int = 1) -> Split:
-    """Natural clients: one for every distinct id (a writer, a hospital), in ascending order. Those
-    with fewer than `minimum` samples are left out with their samples, which `describe` counts.
+    """Natural clients: one per distinct id (a writer, a hospital), in ascending order. Those with fewer
+    than `minimum` samples are dropped with their samples, which `describe` counts.
 
     >>> split = by_id(["bo", "al", "bo", "cy", "bo", "al"], minimum=2)
     >>> [ids.tolist() for ids in split]
@@ -259,8 +259,8 @@ def by_id(ids: ArrayLike, minimum: int = 1) -> Split:
     kept = sizes >= minimum
     if not kept.any():
         raise FairleadError(
-            f"none of {len(names)} clients has {minimum} samples: take at most {sizes.max()}, which "
-            "the largest has"
+            f"none of {len(names)} clients has {minimum} samples: lower minimum to at most "
+            f"{sizes.max()}, the largest client's size"
         )
     order = np.argsort(owner, kind="stable")
     return Split(order[kept[owner[order]]], _offsets(sizes[kept]))
@@ -270,14 +270,14 @@ def _indices(ids: ArrayLike) -> Ints:
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise FairleadError(
-            "a client's data are a list of sample indices: for a mask use np.flatnonzero, "
-            "for one owner a sample by_id(owner)"
+            "each client needs a list of sample indices: convert masks with np.flatnonzero, "
+            "and one owner per sample with by_id(owner)"
         )
     return array.astype(np.int64, copy=False)
 
 
 def _flat(lists: list[Any]) -> Ints | None:
-    """All entries of plain lists of whole numbers, in one go; None for anything else."""
+    """All entries of plain lists of integers, converted at once; None for anything else."""
     if not lists or not all(type(ids) is list for ids in lists):
         return None
     if any(ids and type(ids[0]) is not int for ids in lists):
@@ -293,7 +293,7 @@ def _labels(labels: ArrayLike, clients: int = 1) -> NDArray[Any]:
     array = np.asarray(labels)
     if array.ndim != 1:
         raise FairleadError(
-            f"the labels have shape {array.shape}: give one label a sample, for one-hot rows "
+            f"the labels have shape {array.shape}: give one label per sample, for one-hot rows "
             "labels.argmax(1)"
         )
     _samples(array, clients)
@@ -304,16 +304,16 @@ def _samples(labels: ArrayLike, clients: int) -> int:
     n = len(np.atleast_1d(np.asarray(labels)))
     if not (isinstance(clients, int | np.integer) and 1 <= clients <= n):
         raise FairleadError(
-            f"{clients} clients for {n} samples: take a whole number between 1 and {n}"
+            f"{clients} clients for {n} samples: give an integer from 1 to {n}"
             if n
-            else "there are no samples to divide: give one label a sample"
+            else "there are no samples to split: give one label per sample"
         )
     return n
 
 
 def _rng(seed: int) -> np.random.Generator:
     if not (isinstance(seed, int | np.integer) and seed >= 0):
-        raise FairleadError(f"seed is {seed}: give a whole number, 0 or larger")
+        raise FairleadError(f"seed is {seed}: it must be a non-negative integer")
     return np.random.default_rng(seed)
 
 
@@ -322,7 +322,7 @@ def _shuffled(rng: np.random.Generator, n: int) -> Ints:
 
 
 def _by_label(rng: np.random.Generator, labels: NDArray[Any]) -> tuple[Ints, Ints]:
-    """All samples, class after class and shuffled within, and how many each class has."""
+    """All samples, grouped by class and shuffled within each, and the class sizes."""
     mixed = _shuffled(rng, len(labels))
     classes, column = np.unique(labels, return_inverse=True)
     order = mixed[np.argsort(column[mixed], kind="stable")]
@@ -337,8 +337,8 @@ def _even(n: int, parts: int) -> Ints:
     return n // parts + (np.arange(parts, dtype=np.int64) < n % parts)
 
 
-def _dealt(samples: Ints, owner: Ints, clients: int) -> Split:
-    """`samples[j]` goes to client `owner[j]`; within a client their order stays."""
+def _assigned(samples: Ints, owner: Ints, clients: int) -> Split:
+    """`samples[j]` goes to client `owner[j]`; within a client the order is kept."""
     sizes = np.bincount(owner, minlength=clients)
     return Split(samples[np.argsort(owner, kind="stable")], _offsets(sizes))
 

@@ -1,4 +1,4 @@
-"""Columns of tables as tensors: numbers scaled, words as indicators, labels as class numbers."""
+"""Table columns as tensors: numbers standardised, strings one-hot encoded, labels as class indices."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from fairlead.errors import FairleadError, unknown
 
 @dataclass(frozen=True)
 class Coding:
-    """How labels become numbers: as class numbers by name, or as they are."""
+    """How labels are encoded: as class indices by name, or unchanged."""
 
     names: NDArray[Any] | None
     dtype: torch.dtype
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are."""
+        """The number of classes, if labels are encoded by name."""
         return None if self.names is None else len(self.names)
 
     def __call__(self, values: ArrayLike) -> Tensor:
         array = np.asarray(values)
         if self.names is None:
             return torch.tensor(array.tolist(), dtype=self.dtype)
-        places = np.searchsorted(self.names, array)
-        known = places < len(self.names)
-        known[known] = self.names[places[known]] == array[known]
+        index = np.searchsorted(self.names, array)
+        known = index < len(self.names)
+        known[known] = self.names[index[known]] == array[known]
         if not known.all():
             raise FairleadError(
-                f"the label {array[~known][0]} is among the test data but not among the training data"
+                f"the label {array[~known][0]} is in the test data but not in the training data"
             )
-        return torch.from_numpy(places.astype(np.int64))
+        return torch.from_numpy(index.astype(np.int64))
 
 
 def coding(values: ArrayLike, loss: Any = None, keep: bool = False) -> Coding:
-    """The coding that a loss asks for. Without a loss, or with cross-entropy or the logistic loss, whole
-    numbers and words are classes; all else are numbers. With `keep`, class numbers from 0 stay.
+    """The encoding that a loss needs. Without a loss, or with cross-entropy or the logistic loss,
+    integers and strings are classes; everything else is numeric. With `keep`, class indices from 0
+    are unchanged.
 
     >>> coding(["yes", "no", "yes"])(["no", "yes"])
     tensor([0, 1])
@@ -54,7 +55,7 @@ def coding(values: ArrayLike, loss: Any = None, keep: bool = False) -> Coding:
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iufbUS":
         raise FairleadError(
-            f"labels are one number or word a sample: these are {array.dtype} of shape {array.shape}"
+            f"the labels are {array.dtype} of shape {array.shape}: give one number or string per sample"
         )
     if array.dtype.kind == "f" or loss not in (None, "cross_entropy", "logistic"):
         return Coding(None, torch.float32)
@@ -64,7 +65,7 @@ def coding(values: ArrayLike, loss: Any = None, keep: bool = False) -> Coding:
 
 
 def read_csv(path: str | Path) -> dict[str, NDArray[Any]]:
-    """The columns of a comma-separated file with a header: integers, numbers or words."""
+    """The columns of a CSV file with a header: integers, floats or strings."""
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             head, *rows = [row for row in csv.reader(file) if row] or [[]]
@@ -95,7 +96,7 @@ def read_parquet(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def _typed(cells: list[str]) -> NDArray[Any]:
-    """Integers, numbers or words; codes such as 007 and 1_000 are words."""
+    """Integers, floats or strings; codes such as 007 and 1_000 are strings."""
     if any(_CODE.match(cell) for cell in cells):
         return np.array(cells)
     for kind in (np.int64, np.float64):
@@ -110,13 +111,13 @@ _CODE = re.compile(r"[+-]?0\d|.*\d_\d")
 
 
 def column(table: Mapping[str, Any], name: str) -> NDArray[Any]:
-    """One column, which must be there and have no gaps."""
+    """One column, which must exist and have no empty cells."""
     if name not in table:
         raise unknown("column", name, table)
     values = np.asarray(table[name])
     if values.ndim != 1 or values.dtype.kind not in "iufbUSO":
         raise FairleadError(
-            f"the column {name} holds {values.dtype} of shape {values.shape}: give numbers or words"
+            f"the column {name} holds {values.dtype} of shape {values.shape}: give numbers or strings"
         )
     if values.dtype.kind == "O":
         cells = values.tolist()
@@ -124,7 +125,7 @@ def column(table: Mapping[str, Any], name: str) -> NDArray[Any]:
             values = values.astype(float)
         elif not all(isinstance(cell, str | None) or cell != cell for cell in cells):
             raise FairleadError(
-                f"the column {name} holds {type(cells[0]).__name__}: give numbers or words"
+                f"the column {name} holds {type(cells[0]).__name__}: give numbers or strings"
             )
     gaps = np.array([_is_gap(cell) for cell in values.tolist()])
     if gaps.any():
@@ -140,8 +141,8 @@ def _is_gap(cell: Any) -> bool:
 
 
 def features(table: Mapping[str, Any], names: Sequence[str], scale: bool) -> Tensor:
-    """Columns side by side: numbers (with `scale` to mean zero and variance one), and an indicator
-    for each word of a column of words."""
+    """Columns side by side: numbers (with `scale`, standardised to mean zero and variance one), and
+    strings one-hot encoded."""
     parts = []
     for name in names:
         values = column(table, name)
@@ -153,5 +154,5 @@ def features(table: Mapping[str, Any], names: Sequence[str], scale: bool) -> Ten
             words = np.unique(values.astype(str))
             parts.extend((values.astype(str) == word).astype(np.float64) for word in words)
     if not parts:
-        raise FairleadError("there is no column left for features: name some")
+        raise FairleadError("no column is left for the features: name at least one")
     return torch.from_numpy(np.stack(parts, 1).astype(np.float32))

@@ -1,4 +1,4 @@
-"""What a report shows, from the folders of runs: groups of seeds, splits, drift, step sizes, papers."""
+"""Collecting a report's data from run folders: groups of seeds, splits, drift, step sizes, papers."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any
 import numpy as np
 
 import fairlead
-from fairlead.methods.citations import PAPERS
 from fairlead.errors import FairleadError
-from fairlead.run.history import History
-from fairlead.task.losses import better_larger
+from fairlead.methods.citations import PAPERS
 from fairlead.report.plots import MAIN
 from fairlead.run.folder import StoredRun, find, flat
+from fairlead.run.history import History
+from fairlead.task.losses import better_larger
 
 AXES = {
     "round": "rounds", "communications": "communication rounds", "exchanges": "exchanges",
     "bits": "bits up and down", "bits_up": "bits up", "bits_down": "bits down",
     "nominal_up": "nominal bits up", "gradients": "sample gradients", "seconds": "seconds in rounds",
 }  # fmt: skip
-PERSONAL = ("seed", "began", "after", "engine", "versions", "split", "settings")
-ASKED = ("split", "split_value", "model", "task_set")
-"""Settings of a command that change the task, but not its name."""
+PER_RUN = ("seed", "began", "after", "engine", "versions", "split", "settings")
+TASK_SETTINGS = ("split", "split_value", "model", "task_set")
+"""Command settings that change the task but not its name."""
 
 
 def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str, Any]:
-    """Everything the page shows, as JSON takes it; see `fairlead.report.html`."""
+    """Everything the page shows, ready for JSON; see `fairlead.report.html`."""
     stored, problems = readable(find(folders))
     tuned = _tuning(folders)
     if not stored and not tuned:
-        places = ", ".join(map(str, folders))
+        names = ", ".join(map(str, folders))
         raise FairleadError(
-            *problems[:1] or [f"there is no run in {places}: train with --out first"]
+            *problems[:1] or [f"there is no run in {names}: train with --out first"]
         )
     groups = grouped(stored)
     metrics = _metrics(run.history for run in stored)
@@ -78,7 +78,7 @@ def readable(stored: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
     fine, problems = [], []
     for run in stored:
         try:
-            _ = run.history, run.status  # they are read once and kept
+            _ = run.history, run.status  # both are cached
             fine.append(run)
         except FairleadError as error:
             problems.append(str(error))
@@ -86,17 +86,17 @@ def readable(stored: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
 
 
 def grouped(stored: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
-    """Runs that differ in nothing but their seed, by a label: the method, and where several groups have
-    it, what tells them apart."""
+    """Runs that differ only in their seed, by label: the method, and if several groups share it, the
+    settings in which they differ."""
     alike: dict[str, list[StoredRun]] = {}
     for run in stored:
-        own = {k: v for k, v in run.about.items() if k not in PERSONAL}
-        alike.setdefault(_key([own, _asked(run)]), []).append(run)
+        own = {k: v for k, v in run.about.items() if k not in PER_RUN}
+        alike.setdefault(_key([own, _task_settings(run)]), []).append(run)
     groups: dict[str, list[StoredRun]] = {}
     for key, runs in alike.items():
-        again = len({run.seed for run in runs}) < len(runs)  # a split may come with its seed
+        repeated = len({run.seed for run in runs}) < len(runs)  # a split may depend on its seed
         for run in runs:
-            groups.setdefault(key + _key(run.about.get("split")) * again, []).append(run)
+            groups.setdefault(key + _key(run.about.get("split")) * repeated, []).append(run)
     return dict(zip(_labels(list(groups.values())), groups.values(), strict=True))
 
 
@@ -104,9 +104,9 @@ def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _asked(run: StoredRun) -> dict[str, Any]:
+def _task_settings(run: StoredRun) -> dict[str, Any]:
     settings = run.about.get("settings")
-    return {k: settings.get(k) for k in ASKED} if isinstance(settings, dict) else {}
+    return {k: settings.get(k) for k in TASK_SETTINGS} if isinstance(settings, dict) else {}
 
 
 def _labels(groups: Sequence[Sequence[StoredRun]]) -> list[str]:
@@ -117,27 +117,27 @@ def _labels(groups: Sequence[Sequence[StoredRun]]) -> list[str]:
         if len(twins) == 1:
             labels.append(run.label)
             continue
-        mine, others = _told(run), [_told(twin) for twin in twins]
-        apart = [n for n in mine if any(o.get(n) != mine[n] for o in others)]
+        mine, others = _distinguishing(run), [_distinguishing(twin) for twin in twins]
+        different = [n for n in mine if any(o.get(n) != mine[n] for o in others)]
         named = [
             f"{n.rpartition('.')[2].replace('_', ' ')} {_brief(mine[n])}"
-            for n in apart
+            for n in different
             if n != "label" and mine[n] is not None
         ]
         labels.append(", ".join([run.label, *named[:3]]))
-    again: dict[str, int] = {}
-    for place, label in enumerate(labels):
-        again[label] = again.get(label, 0) + 1
-        if again[label] > 1:
-            labels[place] = f"{label} ({again[label]})"
+    uses: dict[str, int] = {}
+    for index, label in enumerate(labels):
+        uses[label] = uses.get(label, 0) + 1
+        if uses[label] > 1:
+            labels[index] = f"{label} ({uses[label]})"
     return labels
 
 
-def _told(run: StoredRun) -> dict[str, Any]:
-    """The settings by which groups are told apart, the step size first."""
-    own = {k: v for k, v in run.about.items() if k not in (*PERSONAL, "lr", "target")}
+def _distinguishing(run: StoredRun) -> dict[str, Any]:
+    """The settings in which groups can differ, the step size first."""
+    own = {k: v for k, v in run.about.items() if k not in (*PER_RUN, "lr", "target")}
     rest = {k: v for k, v in flat(own).items() if k not in ("method.lr", "method.lr.lr")}
-    return {"lr": run.lr, **_asked(run), **rest}
+    return {"lr": run.lr, **_task_settings(run), **rest}
 
 
 def _brief(value: Any) -> str:
@@ -174,7 +174,7 @@ def _status(status: str) -> str:
 
 
 def _numbers(values: Iterable[float]) -> list[float | int | None]:
-    """Numbers as short as they can be told, null where they are not finite."""
+    """Numbers in short form, null if not finite."""
     return [_short(float(v)) if math.isfinite(v) else None for v in values]
 
 
@@ -193,7 +193,7 @@ def _splits(stored: Sequence[StoredRun]) -> list[dict[str, Any]]:
 
 
 def _drift(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | None:
-    """The mean over seeds, as far as all of them got."""
+    """The mean over seeds, up to the shortest run."""
     histories = [run.history for run in runs]
     layers = [name for name in histories[0] if name.startswith("drift/")]
     if not layers:
@@ -210,7 +210,7 @@ def _drift(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | None:
 
 
 def _tuning(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """What comparisons and tunings left beside their runs."""
+    """The tuning.json files that comparisons and tunings wrote next to their runs."""
     found = []
     for folder in map(Path, folders):
         for path in sorted({folder / "tuning.json", *folder.glob("*/tuning.json")}):
@@ -220,7 +220,7 @@ def _tuning(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
                     sizes = [len(method["lr"]) for method in one["methods"].values()]
                 except (OSError, ValueError) as error:
                     raise FairleadError(f"{path} cannot be read: {error}") from error
-                except (TypeError, KeyError, AttributeError):  # another program's
+                except (TypeError, KeyError, AttributeError):  # from another program
                     continue
                 found += [one] * bool(sizes)
     return found
@@ -242,24 +242,24 @@ def _sensitivity(
     goal: Mapping[str, Any] | None,
     metric: str,
 ) -> list[dict[str, Any]]:
-    """Step sizes against rounds to the target and the final metric: of tunings, or of the runs."""
-    told = [
+    """Rounds to the target and the final metric per step size, from tunings or else from the runs."""
+    curves = [
         {"label": label, "metric": one["metric"], **found}
         for one in tuned
         for label, found in one["methods"].items()
         if len(found["lr"]) > 1
     ]
-    if told:
-        return told
+    if curves:
+        return curves
     alike: dict[str, dict[float, list[StoredRun]]] = {}
     for run in stored:
         if run.lr is not None and metric in run.history:
-            rest = _key({k: v for k, v in _told(run).items() if k != "lr"})
+            rest = _key({k: v for k, v in _distinguishing(run).items() if k != "lr"})
             alike.setdefault(rest, {}).setdefault(run.lr, []).append(run)
-    return [_sensitive(sizes, goal, metric) for sizes in alike.values() if len(sizes) > 1]
+    return [_curve(sizes, goal, metric) for sizes in alike.values() if len(sizes) > 1]
 
 
-def _sensitive(
+def _curve(
     sizes: Mapping[float, Sequence[StoredRun]],
     goal: Mapping[str, Any] | None,
     metric: str,
@@ -267,8 +267,8 @@ def _sensitive(
     rounds, finals = [], []
     for lr in sorted(sizes):
         histories = [run.history for run in sizes[lr]]
-        lost = any(run.status == "diverged" for run in sizes[lr])
-        finals.append(math.nan if lost else float(np.mean([h.last(metric) for h in histories])))
+        diverged = any(run.status == "diverged" for run in sizes[lr])
+        finals.append(math.nan if diverged else float(np.mean([h.last(metric) for h in histories])))
         reached = [
             h.first_reach(goal["metric"], goal["value"]) if goal and goal["metric"] in h else None
             for h in histories
@@ -277,11 +277,11 @@ def _sensitive(
         rounds.append(float(np.mean(got)) if len(got) == len(reached) else math.nan)
     order = np.array(rounds if np.isfinite(rounds).any() else finals)
     larger = better_larger(metric) and not np.isfinite(rounds).any()
-    whole = np.where(np.isfinite(order), -order if larger else order, np.inf)
+    ranked = np.where(np.isfinite(order), -order if larger else order, np.inf)
     label = next(iter(sizes.values()))[0].label
     return {
         "label": label, "metric": metric, "lr": sorted(sizes), "rounds": _numbers(rounds),
-        "final": _numbers(finals), "best": sorted(sizes)[int(whole.argmin())],
+        "final": _numbers(finals), "best": sorted(sizes)[int(ranked.argmin())],
     }  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def _notes(stored: Sequence[StoredRun]) -> list[str]:
         if run.status == "diverged":
             notes.append(f"{run.label} with seed {run.seed} and step size {run.lr} diverged.")
         elif run.status == "broken off" or run.status.startswith("failed"):
-            notes.append(f"{run.folder} ended without finishing: {run.status}.")
+            notes.append(f"{run.folder} did not finish: {run.status}.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file: styles, scripts and data inside, nothing fetched."""
+"""The report as one self-contained HTML file: nothing is fetched."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SCRIPTS = ("tags", "numbers", "series", "save", "curves", "goal", "maps", "steps
 
 
 def render(data: Mapping[str, Any], *, live: bool = False, tag: str = "") -> str:
-    """The page that shows `data`, complete in itself.
+    """The self-contained page that shows `data`.
 
-    live: whether the page asks its own server for newer data; tag: the ETag of `data` there.
+    live: whether the page polls its server for newer data; tag: the ETag of `data` there.
 
     >>> page = render({"title": "Four methods on digits"})
     >>> "<title>Four methods on digits</title>" in page, "default-src 'none'" in page
@@ -48,7 +48,7 @@ def render(data: Mapping[str, Any], *, live: bool = False, tag: str = "") -> str
 
 
 def write(data: Mapping[str, Any], path: str | Path) -> Path:
-    """Write the page to a file, which is replaced only once the new one is complete."""
+    """Write the page to a file, atomically."""
     path, text = Path(path), render(data)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -64,12 +64,12 @@ def write(data: Mapping[str, Any], path: str | Path) -> Path:
 
 
 def to_json(data: Any) -> str:
-    """Data as JSON in ASCII, with null for numbers that are not finite.
+    """Data as ASCII JSON, with null for non-finite numbers.
 
     >>> to_json({"loss": [0.5, float("nan")], "folder": Path("out")})
     '{"loss":[0.5,null],"folder":"out"}'
     """
-    try:  # most data are clean: do not walk through millions of numbers in Python
+    try:  # most data are finite: avoid walking millions of numbers in Python
         return _dump(data)
     except (TypeError, ValueError):
         return _dump(_clean(data))
@@ -80,7 +80,7 @@ def _dump(data: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as lists, and what JSON does not know as text."""
+    """Arrays as lists, other objects as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -95,7 +95,7 @@ def _clean(value: Any) -> Any:
 
 
 def _hash(text: str) -> str:
-    """How a policy names the one script or style it allows."""
+    """The hash by which a content security policy allows a script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -1,4 +1,4 @@
-"""Figures with matplotlib, imported only when one is drawn."""
+"""Figures; matplotlib is imported only when one is drawn."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fairlead.errors import FairleadError, unknown
 from fairlead.task.losses import better_larger
 
 if TYPE_CHECKING:
-    from fairlead.study.compare import Comparison
     from fairlead.run.folder import StoredRun
     from fairlead.run.train import Run
+    from fairlead.study.compare import Comparison
 
 FORMATS = ("png", "pdf", "svg")
 NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 MAIN = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
-"""The metrics that tell most about a run, the first of them first."""
+"""The most informative metrics of a run, in order of preference."""
 
 AXES = {
     "round": "rounds", "communications": "communication rounds", "bits": "bits up and down", "bits_up": "bits up",
@@ -32,13 +32,13 @@ AXES = {
 
 
 def figure_path(folder: str | Path, name: str, kind: str = "png") -> Path:
-    """Where a figure of some format goes.
+    """The path of a figure in a given format.
 
     >>> figure_path("out", "compare", "pdf").name
     'compare.pdf'
     """
     if kind not in FORMATS:
-        raise unknown("format of figures", kind, FORMATS)
+        raise unknown("figure format", kind, FORMATS)
     return Path(folder) / f"{name}.{kind}"
 
 
@@ -53,7 +53,7 @@ def _style() -> dict[str, Any]:
 
 @contextmanager
 def in_style(**more: Any) -> Iterator[None]:
-    """The house style, with settings of matplotlib's (`font_size=7`) for a figure of its own kind."""
+    """The project's figure style, with optional matplotlib settings such as `font_size=7`."""
     import matplotlib as mpl
 
     settings: Any = {**_style(), **{name.replace("_", ".", 1): v for name, v in more.items()}}
@@ -62,15 +62,15 @@ def in_style(**more: Any) -> Iterator[None]:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and dashes of a figure's lines by number; 64 of them differ."""
+    """The colour and dashes of line `number` in a figure; 64 of them are distinct."""
     cycle = _style()["axes.prop_cycle"].by_key()
     colors, dashes = cycle["color"], cycle["linestyle"]
-    turn, place = divmod(number, len(colors))
-    return {"color": colors[place], "linestyle": dashes[(place + turn) % len(dashes)]}
+    shift, index = divmod(number, len(colors))
+    return {"color": colors[index], "linestyle": dashes[(index + shift) % len(dashes)]}
 
 
 def save(figure: Any, path: str | Path) -> None:
-    """Write a figure in the format of its name; the same figure gives the same bytes."""
+    """Write a figure in the format of its file name; the same figure gives the same bytes."""
     try:
         with in_style():
             figure.savefig(path, metadata=NO_DATE.get(Path(path).suffix.lower()))
@@ -80,7 +80,7 @@ def save(figure: Any, path: str | Path) -> None:
 
 @contextmanager
 def panels(path: Path, rows: int, columns: int, share_y: bool) -> Iterator[Any]:
-    """Rows of empty axes in the house style; the picture is written when the block ends."""
+    """A grid of empty axes in the project's style; the figure is saved when the block ends."""
     from matplotlib.figure import Figure
 
     with in_style():
@@ -91,12 +91,12 @@ def panels(path: Path, rows: int, columns: int, share_y: bool) -> Iterator[Any]:
 
 
 def comparison(result: Comparison, path: str | Path | None, x: str = "round") -> Any:
-    """The comparison's metric, and the objective beside it, against a column of the history; for a
-    saddle task the metric against communication rounds and against bits."""
+    """The comparison's metric and the objective against a column of the history; for a saddle task the
+    metric against communication rounds and against bits."""
     groups = {label: entry.runs for label, entry in result.entries.items()}
     first = next(iter(groups.values()))[0]
     panels = [(result.metric, x)]
-    if x == "round" and first.task.flip is not None:  # the value of a game says nothing
+    if x == "round" and first.task.flip is not None:  # a game's value is not informative
         panels = [(result.metric, "communications"), (result.metric, "bits")]
     elif result.metric != "loss" and all("loss" in runs[0].history for runs in groups.values()):
         panels.append(("loss", x))
@@ -109,7 +109,7 @@ def run_figure(run: Run, path: str | Path | None, x: str = "round") -> Any:
 
 
 def _main(runs: Sequence[Run | StoredRun], x: str) -> list[tuple[str, str]]:
-    """What tells most about runs: two metrics that all of them have, or else some."""
+    """The two most informative metrics that all runs have, or else that some have."""
     shared = [name for name in MAIN if all(name in run.history for run in runs)]
     some = [name for name in MAIN if any(name in run.history for run in runs)]
     if not some:
@@ -129,9 +129,9 @@ def _figure(
     with in_style():
         width, height = _style()["figure.figsize"]
         figure = Figure(figsize=(width * len(panels), height), layout="constrained")
-        told: set[str] = set()
-        for place, (name, x) in enumerate(panels, 1):
-            axes = figure.add_subplot(1, len(panels), place)
+        explained: set[str] = set()
+        for position, (name, x) in enumerate(panels, 1):
+            axes = figure.add_subplot(1, len(panels), position)
             drawn = {
                 label: (number, having)
                 for number, (label, runs) in enumerate(groups.items())
@@ -139,16 +139,16 @@ def _figure(
             }
             for label, (number, runs) in drawn.items():
                 _band(axes, label, runs, name, x, look(number))
-            if not told.issuperset(drawn):
+            if not explained.issuperset(drawn):
                 axes.legend()
-            told.update(drawn)
+            explained.update(drawn)
             goal = targets.get(name)
             if goal is not None:
                 axes.axhline(goal, color="black", linewidth=0.8, linestyle=":")
             if not better_larger(name) and _positive(groups, name):
                 axes.set_yscale("log")
                 low, high = axes.get_ylim()
-                if high < 100 * low:  # a short axis reads better in plain numbers
+                if high < 100 * low:  # plain numbers read better on a short axis
                     axes.yaxis.set_minor_locator(
                         LogLocator(subs="all" if high < 5 * low else (2, 5))
                     )
@@ -182,7 +182,7 @@ def _positive(groups: Mapping[str, Sequence[Any]], name: str) -> bool:
 def stored_figure(
     groups: Mapping[str, Sequence[StoredRun]], path: str | Path | None, x: str = "round"
 ) -> Any:
-    """The curves of runs that were read from their folders, seeds together."""
+    """The curves of stored runs, averaged over seeds."""
     runs = [run for some in groups.values() for run in some]
     goals = next((run.about["target"] for run in runs if run.about.get("target")), {})
     return _figure(groups, _main(runs, x), path, goals)

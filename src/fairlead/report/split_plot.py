@@ -1,4 +1,4 @@
-"""A split in a sentence and as a picture: bubbles for clients × classes."""
+"""A split in one sentence, and as a bubble chart of clients × classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RIGHT, BOTTOM, GAP, STRIP = 1.0, 0.45, 0.1, 0.6  # inches around the bubbles
 
 
 def sentence(split: Split, labels: ArrayLike) -> str:
-    """How many clients hold how many samples of how many classes; then what nobody holds."""
+    """Clients, samples and classes in one sentence, then the samples that belong to no client."""
     classes, column = np.unique(np.asarray(labels), return_inverse=True)
     held = _classes_held(split, column, len(classes))
     left = int((np.bincount(split.order, minlength=len(column)) == 0).sum())
@@ -30,12 +30,12 @@ def sentence(split: Split, labels: ArrayLike) -> str:
         f"{_many(len(split.order), 'sample')}: {_spread(split.sizes)} each, "
         f"from {_spread(held)} of {_many(len(classes), 'class', 'es')}."
     )
-    nobody = f" {_many(left, 'sample')} belong{'s' * (left == 1)} to nobody."
-    return text + nobody * (left > 0)
+    unassigned = f" {_many(left, 'sample')} belong{'s' * (left == 1)} to no client."
+    return text + unassigned * (left > 0)
 
 
 def _classes_held(split: Split, column: NDArray[Any], classes: int) -> NDArray[Any]:
-    """How many classes each client has samples of, for some clients at a time."""
+    """The number of classes of each client, computed in blocks of clients."""
     held, step = np.zeros(len(split), dtype=np.int64), max(1, AT_ONCE // max(classes, 1))
     for first in range(0, len(split), step):
         some = slice(first, min(first + step, len(split)))
@@ -59,8 +59,8 @@ def _spread(values: NDArray[Any]) -> str:
 
 
 def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
-    """Clients × classes, areas in proportion to counts, below a strip of the clients' sizes. Of more
-    than 100 clients the first 60 are shown, of more than 100 classes the 60 most frequent."""
+    """Clients × classes with areas proportional to counts, below a bar chart of client sizes. With more
+    than 100 clients the first 60 are shown, with more than 100 classes the 60 most frequent."""
     from matplotlib.figure import Figure
 
     table, classes, notes = shown(split, labels)
@@ -84,9 +84,9 @@ def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
 
 
 def shown(split: Split, labels: ArrayLike) -> tuple[NDArray[Any], list[str], list[str]]:
-    """The table of counts, its classes and what was left out."""
+    """The table of counts, its classes, and notes on what was left out."""
     if len(split) == 0:
-        raise FairleadError("there are no clients to draw: give one index list a client")
+        raise FairleadError("there are no clients to draw: give one index list per client")
     names, notes = np.unique(np.asarray(labels)), []
     if len(split) > MOST:
         notes.append(f"Shown: the first {SHOWN} clients.")
@@ -100,7 +100,7 @@ def shown(split: Split, labels: ArrayLike) -> tuple[NDArray[Any], list[str], lis
 
 
 def _short(name: str) -> str:
-    """At most ten characters, without formulas."""
+    """At most ten characters, with $ escaped."""
     return (name if len(name) <= 10 else f"{name[:9]}…").replace("$", r"\$")
 
 
@@ -111,17 +111,17 @@ def _columns(labels: ArrayLike) -> NDArray[Any]:
 def _axes(
     figure: Any, size: tuple[float, float], left: float, inner: tuple[float, float]
 ) -> tuple[Any, Any]:
-    """The bubbles' axes and the strip above them, placed in inches so that cells keep their size."""
+    """The axes for the bubbles and the strip above, in inches so that cells keep their size."""
 
-    def place(bottom: float, height: float) -> list[float]:
+    def box(bottom: float, height: float) -> list[float]:
         return [left / size[0], bottom / size[1], inner[0] / size[0], height / size[1]]
 
-    main = figure.add_axes(place(BOTTOM, inner[1]))
-    return main, figure.add_axes(place(BOTTOM + inner[1] + GAP, STRIP), sharex=main)
+    main = figure.add_axes(box(BOTTOM, inner[1]))
+    return main, figure.add_axes(box(BOTTOM + inner[1] + GAP, STRIP), sharex=main)
 
 
 def _scatter(axes: Any, table: NDArray[Any], diameter: float) -> None:
-    """Bubbles whose largest fills its cell, with a key of three sizes at the right."""
+    """Bubbles, the largest filling its cell, with a legend of three sizes at the right."""
     most = max(int(table.max()), 1)
     client, row = np.nonzero(table)
     area = diameter**2 / most
@@ -137,7 +137,7 @@ def _scatter(axes: Any, table: NDArray[Any], diameter: float) -> None:
 
 
 def _nice(value: float) -> int:
-    """The largest of 1, 2, 5, 10, 20, 50, … that is no larger than the value, at least 1."""
+    """The largest of 1, 2, 5, 10, 20, 50, … not above the value, at least 1."""
     power = 10 ** int(np.floor(np.log10(max(value, 1))))
     return power * max(step for step in (1, 2, 5) if step * power <= max(value, 1))
 

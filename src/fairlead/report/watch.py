@@ -1,4 +1,4 @@
-"""A small web server that shows the report while runs go on."""
+"""A small web server that shows the report while runs are in progress."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def serve(
     port: int = 0,
     on_ready: Callable[[str], None] = print,
 ) -> None:
-    """Show what `gather` returns until Ctrl-C.
+    """Serve what `gather` returns until Ctrl-C.
 
-    port: 0 takes any that is free; on_ready: called with the page's address.
+    port: 0 picks a free one; on_ready: called with the page's URL.
     """
     server = Server(gather, host, port)
     try:
@@ -45,7 +45,7 @@ def serve(
 
 
 class Server:
-    """The page on a port of this machine, in a thread of its own within a `with`.
+    """Serves the page on a local port; inside a `with` block, from its own thread.
 
     >>> from urllib.request import urlopen
     >>> with Server(lambda: {"title": "Three runs"}) as server:
@@ -59,7 +59,7 @@ class Server:
         try:
             self._http = _Http(host, port, _Source(gather))
         except (OSError, OverflowError) as error:
-            raise FairleadError(_why_not(error, host, port)) from error
+            raise FairleadError(_failure(error, host, port)) from error
 
     @property
     def port(self) -> int:
@@ -68,28 +68,28 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The page's address."""
+        """The page's URL."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.port}/"
 
     def run(self) -> None:
-        """Answer until stopped from another thread or by Ctrl-C."""
+        """Serve until stopped from another thread or by Ctrl-C."""
         self._http.serve_forever(poll_interval=0.1)
 
     def start(self) -> Server:
-        """Answer from a thread."""
+        """Serve from a thread."""
         self._thread = threading.Thread(target=self.run, daemon=True)
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End the thread and give the port back."""
+        """Stop the thread and release the port."""
         self._http.shutdown()
         self._thread.join()
         self.close()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self._http.server_close()
 
     def __enter__(self) -> Server:
@@ -99,18 +99,18 @@ class Server:
         self.stop()
 
 
-def _why_not(error: Exception, host: str, port: int) -> str:
+def _failure(error: Exception, host: str, port: int) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"port {port} is taken: give another, or 0 for any that is free"
+        return f"port {port} is in use: give another, or 0 for any free one"
     if isinstance(error, OverflowError):
-        return f"there is no port {port}: give one from 0 to 65535"
+        return f"port {port} does not exist: give one from 0 to 65535"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return f"{host}, port {port}, cannot be listened on: {reason}"
+    return f"cannot listen on {host}, port {port}: {reason}"
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What was gathered, or the sentence that says why it could not be."""
+    """The gathered data, or the error message."""
 
     data: Mapping[str, Any]
     error: str = ""
@@ -118,9 +118,9 @@ class _Answer:
     @cached_property
     def body(self) -> bytes:
         if self.error or "made" not in self.data:
-            return to_json({"error": self.error}).encode() if self.error else self._lasting
+            return to_json({"error": self.error}).encode() if self.error else self._undated
         made = to_json({"made": self.data["made"]}).encode()
-        return made if self._lasting == b"{}" else made[:-1] + b"," + self._lasting[1:]
+        return made if self._undated == b"{}" else made[:-1] + b"," + self._undated[1:]
 
     @cached_property
     def packed(self) -> bytes:
@@ -128,16 +128,16 @@ class _Answer:
 
     @cached_property
     def tag(self) -> str:
-        """The same for the same data, whenever they were gathered."""
-        return f'"{hashlib.sha256(self._lasting).hexdigest()[:32]}"'
+        """An ETag of the data without their timestamp."""
+        return f'"{hashlib.sha256(self._undated).hexdigest()[:32]}"'
 
     @cached_property
-    def _lasting(self) -> bytes:
+    def _undated(self) -> bytes:
         return to_json({key: self.data[key] for key in self.data if key != "made"}).encode()
 
 
 class _Source:
-    """Gathers at most once a second, and more rarely where that takes long."""
+    """Gathers at most once per second, and less often if it is slow."""
 
     def __init__(self, gather: Gather) -> None:
         self.gather, self.lock = gather, threading.Lock()
@@ -156,12 +156,14 @@ class _Source:
         try:
             answer = _Answer(self.gather())
             if answer.tag == self.answer.tag and not self.answer.error:
-                return self.answer  # nothing new: what was packed is still good
+                return self.answer  # unchanged: the compressed body is still valid
             return answer
         except FairleadError as error:
             return _Answer({}, str(error))
-        except Exception as error:  # a folder in the middle of a write: the next try may do
-            return _Answer({}, f"the runs cannot be read just now: {error or type(error).__name__}")
+        except Exception as error:  # a folder in the middle of a write: the next try may succeed
+            return _Answer(
+                {}, f"the runs cannot be read right now: {error or type(error).__name__}"
+            )
 
 
 class _Http(ThreadingHTTPServer):
@@ -173,25 +175,25 @@ class _Http(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # without asking a name server who we are
+        socketserver.TCPServer.server_bind(self)  # without a DNS lookup
         self.server_name, self.server_port = self.host, self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is nothing to report."""
+        """Ignore closed connections."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def knows(self, header: str) -> bool:
-        """Whether a Host header names this server, and not a name that a stranger's page had
-        pointed here. A number names nothing but itself, so any will do when all are listened on."""
+        """Whether a Host header names this server, which prevents DNS rebinding. Any IP address is fine
+        when listening on all of them."""
         name = header.rsplit(":", 1)[0] if header.rsplit(":", 1)[-1].isdigit() else header
         name = name.strip("[]").lower()
         if name in ("localhost", "127.0.0.1", "::1", self.host.lower()):
             return True
-        return self.host in ("0.0.0.0", "::") and _is_number(name)
+        return self.host in ("0.0.0.0", "::") and _is_address(name)
 
 
-def _is_number(name: str) -> bool:
+def _is_address(name: str) -> bool:
     try:
         return bool(ipaddress.ip_address(name))
     except ValueError:
@@ -205,9 +207,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, server = self.path.split("?", 1)[0], cast(_Http, self.server)
         if not server.knows(self.headers.get("Host", "")):
-            return self._sentence(403, "this server answers only to its own name")
+            return self._text(403, "the Host header must name this server")
         if path not in ("/", "/data.json"):
-            return self._sentence(404, "there is only / and /data.json here")
+            return self._text(404, "not found: this server has only / and /data.json")
         answer = server.source.get()
         if path == "/":
             page = render(answer.data, live=True, tag="" if answer.error else answer.tag)
@@ -222,13 +224,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Any other method is refused in a sentence."""
+        """Reject any other method with a plain-text message."""
         if code != HTTPStatus.NOT_IMPLEMENTED:
             return super().send_error(code, message, explain)
-        return self._sentence(405, "this server only shows: use GET or HEAD")
+        return self._text(405, "this server is read-only: use GET or HEAD")
 
-    def _sentence(self, status: int, sentence: str) -> None:
-        self._send(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())
+    def _text(self, status: int, message: str) -> None:
+        self._send(status, "text/plain; charset=utf-8", f"{message}\n".encode())
 
     def _send(
         self, status: int, kind: str, body: bytes, tag: str = "", answer: _Answer | None = None
@@ -256,4 +258,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not worth a line each."""
+        """Requests are not logged."""

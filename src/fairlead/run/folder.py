@@ -1,10 +1,10 @@
-"""Run folders: what a run is, what it recorded and its checkpoints, in files that explain themselves.
+"""Run folders: a run's description, history and checkpoints, in self-describing files.
 
 run.json            method, task, split, settings, versions
-history.sqlite      one row an evaluation, written as they come (see `fairlead.run.history_file`)
-checkpoints/        what it takes to go on (see `fairlead.run.checkpoint`)
+history.sqlite      one row per evaluation, written right away (see `fairlead.run.history_file`)
+checkpoints/        what is needed to resume (see `fairlead.run.checkpoint`)
 track/              event files and ids of trackers (see `fairlead.track`)
-lock                held by the process that writes
+lock                held by the writing process
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fairlead.run.callbacks import Callback
 from fairlead.errors import FairleadError
+from fairlead.run.callbacks import Callback
 from fairlead.run.history import History
 from fairlead.run.history_file import HistoryFile, read_history, read_parts
 
@@ -36,15 +36,15 @@ WRITTEN = (
     "history.csv",
     *(f"{name}.{kind}" for name in ("run", "split") for kind in ("png", "pdf", "svg")),
 )
-"""What `fairlead run` adds."""
+"""Files that `fairlead run` adds."""
 FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part", *WRITTEN)
 
 
 class Recorder(Callback):
-    """Keeps a run in a folder while it goes on.
+    """Records a run in a folder while it is in progress.
 
-    more: what else is to be known of the run, such as the settings of the command that began it.
-    overwrite: whether a run that is there already may be replaced.
+    more: additional information about the run, such as the settings of the command that started it.
+    overwrite: whether an existing run may be replaced.
     """
 
     def __init__(
@@ -66,29 +66,29 @@ class Recorder(Callback):
         if self.replaces and not overwrite:
             self._lock.close()
             raise FairleadError(
-                f"{self.folder} holds a run already: take another folder, go on with it (fairlead "
-                "resume), or replace it (overwrite)"
+                f"{self.folder} already holds a run: use another folder, resume it (fairlead resume), "
+                "or replace it (overwrite)"
             )
 
     def begin(self, about: Mapping[str, Any], history: History) -> None:
-        if self.replaces:  # not before all else is known to work
-            _replaced(self.folder)
+        if self.replaces:  # only now that everything else works
+            _delete_old(self.folder)
         self.file = HistoryFile(self.folder / HISTORY)
         after = about.get("after", -1)
         known = read_history(self.folder / HISTORY).rows if after >= 0 else []
-        there = {row["round"] for row in known if row["round"] <= after}
+        present = {row["round"] for row in known if row["round"] <= after}
         wanted = {row["round"] for row in history.rows}
-        both = there & wanted
+        both = present & wanted
         other = first_difference(_floats(known, both), _floats(history.rows, both)) is not None
-        if other or (after >= 0 and _is_another(self.folder, about)):
+        if other or (after >= 0 and _differs(self.folder, about)):
             self.file.close()
             self.file = None
-            raise FairleadError(f"{self.folder} holds another run than the one to go on with: "
-                                "take another folder")  # fmt: skip
+            raise FairleadError(f"{self.folder} holds a different run than the one to resume: "
+                                "use another folder")  # fmt: skip
         write_json(self.folder / ABOUT, {"format": FORMAT, **about, **self.more})
-        self.file.begin(after if there <= wanted else -1)
-        kept = there if there <= wanted else set()
-        for row in history.rows:  # what is missing here, the checkpoint has
+        self.file.begin(after if present <= wanted else -1)
+        kept = present if present <= wanted else set()
+        for row in history.rows:  # rows missing in the file are in the checkpoint
             if row["round"] not in kept:
                 self.file.append(row)
 
@@ -100,8 +100,8 @@ class Recorder(Callback):
         self._close(run.stopped)
 
     def failed(self, error: BaseException) -> None:
-        said = " ".join(str(error).split()) or type(error).__name__
-        self._close("interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {said}")
+        message = " ".join(str(error).split()) or type(error).__name__
+        self._close("interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {message}")
 
     def _close(self, why: str) -> None:
         if self.file is not None:
@@ -111,7 +111,7 @@ class Recorder(Callback):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run read from its folder, whether it is over or not.
+    """A run read from its folder, finished or not.
 
     >>> import tempfile, fairlead as fl
     >>> folder = tempfile.mkdtemp() + "/a"
@@ -127,33 +127,33 @@ class StoredRun:
 
     @property
     def label(self) -> str:
-        """The name of its method."""
+        """The method's name."""
         return str(self.about.get("label", "?"))
 
     @property
     def seed(self) -> int:
-        """Its seed."""
+        """The seed."""
         return int(self.about.get("seed", 0))
 
     @property
     def lr(self) -> float | None:
-        """Its step size before any schedule."""
+        """The step size before any schedule."""
         return self.about.get("lr")
 
     @cached_property
     def history(self) -> History:
-        """What it recorded so far."""
+        """The history so far."""
         return read_history(self.folder / HISTORY)
 
     @cached_property
     def parts(self) -> list[dict[str, Any]]:
-        """When it began, when it went on after a stop, and why each part ended."""
+        """The parts of the run: when it was started and resumed, and why each part ended."""
         return read_parts(self.folder / HISTORY)
 
     @cached_property
     def status(self) -> str:
         """Why it ended ("rounds", "target", "diverged", "interrupted", "callback", "failed: …"), or
-        "running", or "broken off" if nobody writes to it any more."""
+        "running", or "broken off" if its process died."""
         why = self.parts[-1]["why"] if self.parts else None
         return why or ("running" if self.busy else "broken off")
 
@@ -164,32 +164,32 @@ class StoredRun:
 
     @property
     def size(self) -> int:
-        """The bytes of its files, without what others put into the folder."""
+        """The size of its own files in bytes."""
         return sum(path.lstat().st_size for path in belongings(self.folder))
 
 
 def read(folder: str | Path) -> StoredRun:
     """The run in a folder."""
-    place = Path(folder)
+    path = Path(folder)
     try:
-        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # also what is no text at all
-        raise FairleadError(f"{place} is no folder of a run: {error}") from error
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # also UnicodeDecodeError
+        raise FairleadError(f"{path} is not a run folder: {error}") from error
     kinds = {"task": dict, "seed": int, "target": dict | None}
     if (
         not isinstance(about, dict)
         or about.get("format") != FORMAT
         or any(name in about and not isinstance(about[name], kinds[name]) for name in kinds)
     ):
-        raise FairleadError(f"{place} is of another version of fairlead")
-    if not (place / HISTORY).is_file():
-        raise FairleadError(f"{place} has no history: it is no whole folder of a run")
-    return StoredRun(place, about)
+        raise FairleadError(f"{path} was written by a different version of fairlead")
+    if not (path / HISTORY).is_file():
+        raise FairleadError(f"{path} has no history: it is not a complete run folder")
+    return StoredRun(path, about)
 
 
 def find(folders: Sequence[str | Path] | str | Path) -> list[StoredRun]:
-    """The runs in folders and anywhere below them, in the order of their paths; hidden folders are
-    left out, and what cannot be read is passed over with a warning."""
+    """The runs in folders and anywhere below them, ordered by path; hidden folders are ignored, and
+    unreadable runs are skipped with a warning."""
     given = [folders] if isinstance(folders, str | Path) else folders
     found: dict[Path, StoredRun] = {}
     for folder in map(Path, given):
@@ -199,29 +199,29 @@ def find(folders: Sequence[str | Path] | str | Path) -> list[StoredRun]:
             try:
                 found.setdefault(path.resolve(), read(path))
             except FairleadError as error:
-                warnings.warn(f"passed over: {error}", stacklevel=2)
+                warnings.warn(f"skipped: {error}", stacklevel=2)
     return list(found.values())
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    for place, inner, files in os.walk(folder):
+    for path, inner, files in os.walk(folder):
         is_run = ABOUT in files and HISTORY in files
         own = (CHECKPOINTS, TRACK) if is_run else ()
         inner[:] = sorted(name for name in inner if name not in own and not name.startswith("."))
         if is_run:
-            yield Path(place)
+            yield Path(path)
 
 
 def differences(one: StoredRun, two: StoredRun) -> dict[str, tuple[Any, Any]]:
-    """What two runs were set up with differently, by dotted names."""
+    """The settings in which two runs differ, by dotted name."""
     first, second = flat(one.about), flat(two.about)
-    apart = ("began", "out", "after")  # when and where, not what
-    names = [n for n in dict.fromkeys([*first, *second]) if n.split(".")[0] not in apart]
+    ignored = ("began", "out", "after")  # when and where, not what
+    names = [n for n in dict.fromkeys([*first, *second]) if n.split(".")[0] not in ignored]
     return {n: (first.get(n), second.get(n)) for n in names if first.get(n) != second.get(n)}
 
 
 def first_difference(one: History, two: History) -> int | None:
-    """The first round in which two histories differ, apart from the time they took; None if in none.
+    """The first round in which two histories differ, ignoring the time they took; None if they agree.
 
     >>> one = History([{"round": 0, "loss": 2.0, "seconds": 1.0}, {"round": 1, "loss": 1.0}])
     >>> two = History([{"round": 0, "loss": 2.0, "seconds": 9.0}, {"round": 1, "loss": 0.5}])
@@ -233,19 +233,19 @@ def first_difference(one: History, two: History) -> int | None:
         a, b = first.get(number, {}), second.get(number, {})
         for name in {*a, *b} - {"seconds"}:
             x, y = a.get(name), b.get(name)
-            if x != y and not (x != x and y != y):  # what is not a number is the same there
+            if x != y and not (x != x and y != y):  # NaN equals NaN
                 return int(number)
     return None
 
 
 def _floats(rows: Sequence[Mapping[str, float]], rounds: set[float]) -> History:
-    """Rows as checkpoints keep them, in which all numbers are floats."""
+    """Rows as stored in checkpoints, where all numbers are floats."""
     kept = [row for row in rows if row["round"] in rounds]
     return History([{name: float(value) for name, value in row.items()} for row in kept])
 
 
 def flat(nested: Mapping[str, Any], under: str = "") -> dict[str, Any]:
-    """A nested mapping with dotted names.
+    """A nested mapping flattened to dotted names.
 
     >>> flat({"method": {"lr": 0.1}, "seed": 0})
     {'method.lr': 0.1, 'seed': 0}
@@ -260,27 +260,27 @@ def flat(nested: Mapping[str, Any], under: str = "") -> dict[str, Any]:
 
 
 def remove(folder: str | Path) -> None:
-    """Delete a run: its own files and checkpoints, and the folder if nothing else is in it."""
-    place = read(folder).folder
-    if place.is_symlink():
-        raise FairleadError(f"{place} is a link: give the folder {place.resolve()} itself")
+    """Delete a run: its own files and checkpoints, and the folder if it is then empty."""
+    path = read(folder).folder
+    if path.is_symlink():
+        raise FairleadError(f"{path} is a link: give the folder {path.resolve()} itself")
     try:
-        with _locked(place / LOCK):
-            clear(place)
-            with contextlib.suppress(OSError):  # other files are in it
-                (place / CHECKPOINTS).rmdir()
-            (place / LOCK).unlink(missing_ok=True)
-        if not any(place.iterdir()):
-            place.rmdir()
+        with _locked(path / LOCK):
+            clear(path)
+            with contextlib.suppress(OSError):  # it holds other files
+                (path / CHECKPOINTS).rmdir()
+            (path / LOCK).unlink(missing_ok=True)
+        if not any(path.iterdir()):
+            path.rmdir()
     except OSError as error:
-        raise FairleadError(f"{place} could not be removed: {error.strerror}") from error
+        raise FairleadError(f"{path} could not be removed: {error.strerror}") from error
 
 
 def belongings(folder: str | Path) -> list[Path]:
-    """The files of a run in its folder; what others put there is not among them."""
-    place = Path(folder)
-    kept, tracked = place / CHECKPOINTS, place / TRACK
-    found = [place / name for name in FILES]
+    """A run's own files in its folder, without any others."""
+    path = Path(folder)
+    kept, tracked = path / CHECKPOINTS, path / TRACK
+    found = [path / name for name in FILES]
     if not kept.is_symlink():
         found += [
             p
@@ -293,15 +293,15 @@ def belongings(folder: str | Path) -> list[Path]:
 
 
 def clear(folder: Path) -> None:
-    """Delete the files of a run, save its lock; of links only the link."""
+    """Delete a run's own files except its lock; links are not followed."""
     for path in belongings(folder):
         path.unlink()
     if not (folder / TRACK).is_symlink():
-        shutil.rmtree(folder / TRACK, ignore_errors=True)  # its files are gone already
+        shutil.rmtree(folder / TRACK, ignore_errors=True)  # its files are already gone
 
 
-def _is_another(folder: Path, about: Mapping[str, Any]) -> bool:
-    """Whether the run in a folder was set up otherwise than one that would go on there."""
+def _differs(folder: Path, about: Mapping[str, Any]) -> bool:
+    """Whether the run in a folder has other settings than one to be resumed there."""
     try:
         known = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -311,8 +311,7 @@ def _is_another(folder: Path, about: Mapping[str, Any]) -> bool:
     return json.dumps(then, sort_keys=True) != json.dumps(now, sort_keys=True)
 
 
-def _replaced(folder: Path) -> None:
-    """Make room for another run."""
+def _delete_old(folder: Path) -> None:
     try:
         clear(folder)
     except OSError as error:
@@ -322,21 +321,21 @@ def _replaced(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON beside its place and move it there."""
-    beside = path.with_name(path.name + ".part")
+    """Write JSON atomically, through a temporary file."""
+    temporary = path.with_name(path.name + ".part")
     try:
         text = json.dumps(value, indent=1, default=str, ensure_ascii=False)
-        beside.write_text(text + "\n", encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise FairleadError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _locked(path: Path) -> IO[str]:
     """The open lock file, held until it is closed or the process ends."""
     file = path.open("a", encoding="utf-8")
-    for _ in range(20):  # a reader may hold it for a moment
+    for _ in range(20):  # a reader may hold it briefly
         if _hold(file):
             return file
         time.sleep(0.05)
@@ -347,13 +346,13 @@ def _locked(path: Path) -> IO[str]:
 def _is_locked(path: Path) -> bool:
     try:
         with path.open(encoding="utf-8") as file:
-            return not _hold(file, shared=True)  # readers do not take each other for a writer
+            return not _hold(file, shared=True)  # so that readers are not mistaken for a writer
     except OSError:
         return False
 
 
 def _hold(file: IO[str], shared: bool = False) -> bool:
-    if os.name != "posix":  # elsewhere nobody is kept out
+    if os.name != "posix":  # no locking elsewhere
         return True
     import fcntl
 

@@ -1,4 +1,4 @@
-"""What a run records: columns of numbers, one row an evaluation."""
+"""The history of a run: columns of numbers, one row per evaluation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class History(Mapping[str, NDArray[np.float64]]):
         return len(dict.fromkeys(name for row in self.rows for name in row))
 
     def last(self, name: str) -> float:
-        """The newest value of a column."""
+        """The last value of a column."""
         return float(self[name][-1])
 
     def best(self, name: str) -> float:
@@ -53,7 +53,7 @@ class History(Mapping[str, NDArray[np.float64]]):
         return float(np.nanmax(self[name]) if better_larger(name) else np.nanmin(self[name]))
 
     def first_reach(self, name: str, target: float) -> int | None:
-        """The first recorded round in which a metric is as good as `target`."""
+        """The first recorded round in which a metric reaches `target`."""
         values = self[name]
         good = values >= target if better_larger(name) else values <= target
         return int(self["round"][good.argmax()]) if good.any() else None
@@ -67,13 +67,13 @@ class History(Mapping[str, NDArray[np.float64]]):
         return needed("polars").DataFrame(self.rows, infer_schema_length=None)
 
     def to_jsonl(self, path: str | Path) -> None:
-        """Write one JSON object a line, with null for what is not finite."""
+        """Write one JSON object per line, with null for non-finite values."""
         plain = [{k: v if math.isfinite(v) else None for k, v in r.items()} for r in self.rows]
         lines = [json.dumps(row) + "\n" for row in plain]
         Path(path).write_text("".join(lines), encoding="utf-8")
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a table with a header."""
+        """Write a CSV file with a header."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(self))
             writer.writeheader()
@@ -81,6 +81,6 @@ class History(Mapping[str, NDArray[np.float64]]):
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> History:
-        """Read what `to_jsonl` wrote."""
+        """Read a file written by `to_jsonl`."""
         text = Path(path).read_text(encoding="utf-8")
         return cls([json.loads(line) for line in text.splitlines()])

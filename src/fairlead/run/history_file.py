@@ -1,8 +1,8 @@
-"""A history on disk: rows appended to an SQLite file, each a transaction of its own.
+"""A history on disk: rows appended to an SQLite file, each in its own transaction.
 
-A killed process loses no row it has written, and others may read while it writes. A run that goes on
-after a stop appends a further part, which says after which round it begins: later rows of earlier
-parts, written after the checkpoint that the run went on from, no longer count, but stay in the file.
+A killed process loses no row it has written, and others can read while it writes. A resumed run appends
+a new part, which records the round after which it starts: later rows of earlier parts, written after
+the checkpoint that the run resumed from, stay in the file but are no longer valid.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS parts (part INTEGER PRIMARY KEY, after INTEGER, began TEXT, "
     "ended TEXT, why TEXT)",
     "CREATE TABLE IF NOT EXISTS rows (part INTEGER, round INTEGER)",
-    # names that SQLite does not take for a column of their own, such as A where there is an a
+    # names that SQLite rejects as new columns, such as A if there is an a
     "CREATE TABLE IF NOT EXISTS names (name TEXT PRIMARY KEY, stands_in TEXT)",
 )
 
 
 class HistoryFile:
-    """Writes rows; what the disk does not take is kept and tried again with the next row.
+    """Writes rows; a row that cannot be written is kept and retried with the next one.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "history.sqlite"
@@ -52,44 +52,44 @@ class HistoryFile:
         try:
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
-            raise self._refusal(error) from error
+            raise self._write_error(error) from error
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")  # readers see whole rows meanwhile
+            self._db.execute("PRAGMA journal_mode = WAL")  # so that others can read meanwhile
             self._db.execute("PRAGMA synchronous = NORMAL")
-            with self._whole():
+            with self._transaction():
                 for table in TABLES:
                     self._db.execute(table)
             self._columns = {row[1]: row[1] for row in self._db.execute("PRAGMA table_info(rows)")}
             self._columns |= dict(self._db.execute("SELECT name, stands_in FROM names"))
         except sqlite3.Error as error:
             self.close()
-            raise self._refusal(error) from error
+            raise self._write_error(error) from error
         del self._columns["part"]
 
     def begin(self, after: int) -> None:
-        """A further part of the run, whose rows count instead of earlier ones after that round."""
+        """Start a new part of the run, whose rows replace earlier ones after that round."""
         try:
-            made = self._db.execute(
+            inserted = self._db.execute(
                 "INSERT INTO parts (after, began) VALUES (?, ?)", (after, _now())
             )
         except sqlite3.Error as error:
-            raise self._refusal(error) from error
-        self.part = int(made.lastrowid or 0)
+            raise self._write_error(error) from error
+        self.part = int(inserted.lastrowid or 0)
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Add one row, which is safe from a crash of the process when this returns."""
+        """Add one row; once this returns, it survives a crash of the process."""
         self.pending.append(dict(row))
         error = self._write()
         if error is not None and not self._warned:
             self._warned = True
             warnings.warn(
                 f"the history {self.path} cannot be written now ({error}): rows are kept in memory "
-                "and tried again with every row",
+                "and retried with every new row",
                 stacklevel=2,
             )
 
     def end(self, why: str) -> None:
-        """Note why the part ended, and close the file."""
+        """Record why the part ended, and close the file."""
         error = self._write()
         try:
             self._db.execute(
@@ -101,17 +101,17 @@ class HistoryFile:
         if error is not None:
             warnings.warn(
                 f"the end of the history {self.path} could not be written ({error}): its last "
-                f"{len(self.pending)} rows are in run.history only",
+                f"{len(self.pending)} rows are only in run.history",
                 stacklevel=2,
             )
 
     def close(self) -> None:
-        """Close the file as it is."""
+        """Close the file."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
     def _write(self) -> sqlite3.Error | None:
-        """Write what is pending; what went wrong, if something did."""
+        """Write the pending rows; return the error, if any."""
         try:
             while self.pending:
                 self._insert(self.pending[0])
@@ -122,7 +122,7 @@ class HistoryFile:
 
     def _insert(self, row: Mapping[str, float]) -> None:
         columns = dict(self._columns)
-        with self._whole():
+        with self._transaction():
             for name in row:
                 if name not in columns:
                     columns[name] = self._new_column(name, set(columns.values()))
@@ -145,33 +145,32 @@ class HistoryFile:
         return column
 
     @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """One transaction: all of it or nothing."""
+    def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # a full disk has rolled back already
+            with contextlib.suppress(sqlite3.Error):  # already rolled back on a full disk
                 self._db.execute("ROLLBACK")
             raise
 
-    def _refusal(self, error: sqlite3.Error) -> FairleadError:
+    def _write_error(self, error: sqlite3.Error) -> FairleadError:
         return FairleadError(f"cannot write the history {self.path}: {error}")
 
 
 def read_parts(path: str | Path) -> list[dict[str, Any]]:
-    """The parts of a history: after which round each began, when, when it ended and why."""
-    ((names, rows),) = _selected(
+    """The parts of a history: the round after which each starts, when it began and ended, and why."""
+    ((names, rows),) = _select(
         path, "SELECT part, after, began, ended, why FROM parts ORDER BY part"
     )
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def read_history(path: str | Path) -> History:
-    """The rows that count, in the order of rounds; also while a run appends to them."""
+    """The valid rows in order of rounds; also while a run appends to them."""
     wanted = f"SELECT * FROM rows WHERE {VALID} ORDER BY round, part, rowid"
-    (columns, rows), (_, renamed) = _selected(path, wanted, "SELECT stands_in, name FROM names")
+    (columns, rows), (_, renamed) = _select(path, wanted, "SELECT stands_in, name FROM names")
     named = dict(renamed)
     names = [named.get(column, column) for column in columns[1:]]
     return History(
@@ -189,44 +188,42 @@ def read_history(path: str | Path) -> History:
 Selected = tuple[list[str], list[tuple[Any, ...]]]
 
 
-def _selected(path: str | Path, *questions: str) -> list[Selected]:
-    """The columns and rows of the answers, all of one moment; nothing in the folder changes."""
-    place = Path(path)
-    if not place.is_file():
-        raise FairleadError(f"there is no history at {place}")
-    journal = place.with_name(place.name + "-wal")
+def _select(path: str | Path, *queries: str) -> list[Selected]:
+    """The columns and rows of each query, in one snapshot; nothing in the folder changes."""
+    path = Path(path)
+    if not path.is_file():
+        raise FairleadError(f"there is no history at {path}")
+    journal = path.with_name(path.name + "-wal")
     try:
-        if (
-            not journal.exists()
-        ):  # nobody writes: the file alone, also where only reading is allowed
-            found = _asked(place, "mode=ro&immutable=1", questions)
+        if not journal.exists():  # no writer: this also works in a read-only folder
+            found = _execute(path, "mode=ro&immutable=1", queries)
             if not journal.exists():
                 return found
-        return _while_written(place, journal, questions)
+        return _select_with_journal(path, journal, queries)
     except (sqlite3.Error, OSError) as error:
-        raise FairleadError(f"the history {place} cannot be read: {error}") from error
+        raise FairleadError(f"the history {path} cannot be read: {error}") from error
 
 
-def _while_written(place: Path, journal: Path, questions: tuple[str, ...]) -> list[Selected]:
+def _select_with_journal(path: Path, journal: Path, queries: tuple[str, ...]) -> list[Selected]:
     try:
-        return _asked(place, "mode=ro", questions)
-    except sqlite3.OperationalError:  # a journal where only reading is allowed: read a copy
+        return _execute(path, "mode=ro", queries)
+    except sqlite3.OperationalError:  # a journal in a read-only folder: read a copy
         with tempfile.TemporaryDirectory() as folder:
-            for file in (place, journal):
+            for file in (path, journal):
                 if file.exists():
                     shutil.copyfile(file, Path(folder) / file.name)
-            return _asked(Path(folder) / place.name, "mode=rw", questions)
+            return _execute(Path(folder) / path.name, "mode=rw", queries)
 
 
-def _asked(place: Path, how: str, questions: tuple[str, ...]) -> list[Selected]:
-    db = sqlite3.connect(f"{place.absolute().as_uri()}?{how}", uri=True, timeout=10)
+def _execute(path: Path, mode: str, queries: tuple[str, ...]) -> list[Selected]:
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=10)
     with contextlib.closing(db):
         db.execute("BEGIN")
-        answers = []
-        for question in questions:
-            found = db.execute(question)
-            answers.append(([column[0] for column in found.description], found.fetchall()))
-        return answers
+        results = []
+        for query in queries:
+            found = db.execute(query)
+            results.append(([column[0] for column in found.description], found.fetchall()))
+        return results
 
 
 def _now() -> str:
@@ -234,7 +231,7 @@ def _now() -> str:
 
 
 def _stored(value: Any) -> float | str:
-    """A number as SQLite keeps it: it has no NaN, and no whole numbers beyond 64 bits."""
+    """A number that SQLite can store: it has no NaN, and no integers beyond 64 bits."""
     number = value if isinstance(value, int | float) else value.item()
     if number != number:
         return "NaN"

@@ -1,4 +1,4 @@
-"""Ending a run between two rounds when it is asked to stop."""
+"""Stopping a run between two rounds on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 class Stop:
-    """Within its block Ctrl-C and SIGTERM are noted instead of ending the process; a second Ctrl-C ends
-    it at once. Only a process's main thread can listen; elsewhere nothing changes."""
+    """Inside its block, Ctrl-C and SIGTERM set `asked` instead of ending the process; a second signal
+    interrupts it at once. Only the main thread can handle signals; elsewhere nothing changes."""
 
     def __init__(self, listen: bool) -> None:
         self.asked = False
@@ -20,7 +20,7 @@ class Stop:
     def __enter__(self) -> Stop:
         if self.listen:
             for kind in (signal.SIGINT, signal.SIGTERM):
-                self._before[kind] = signal.signal(kind, self._note)
+                self._before[kind] = signal.signal(kind, self._handle)
         return self
 
     def __exit__(
@@ -32,7 +32,7 @@ class Stop:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

@@ -1,4 +1,4 @@
-"""A progress bar for long work; silent where there is no terminal or no rich."""
+"""A progress bar; silent without a terminal or without rich."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Progress:
-    """Rounds done, rounds a second, loss and accuracy."""
+    """Shows the rounds done, rounds per second, loss and accuracy."""
 
     def __init__(self, show: bool, total: int, label: str) -> None:
         self.total, self.label = total, label
@@ -39,7 +39,7 @@ class Progress:
             self._bar.stop()
 
     def update(self, done: int, row: Mapping[str, float], label: str | None = None) -> None:
-        """Show the newest numbers."""
+        """Show the latest values."""
         if self._bar is not None:
             names = [n for n in ("loss", "accuracy", "distance") if n in row]
             shown = " ".join(f"{n} {row[n]:.3g}" for n in names[:2])

@@ -1,6 +1,6 @@
-"""Safetensors files written piece by piece, so that what is larger than memory can be saved.
+"""Safetensors files written piece by piece, for tensors larger than memory.
 
-The format: eight bytes with the header's length, the header as JSON, the tensors' bytes one after another.
+The format: eight bytes with the header's length, the header as JSON, then the tensors' bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Pieces:
-    """A tensor that is made some rows at a time.
+    """A tensor that is produced a few rows at a time.
 
     >>> rows = Pieces((4,), torch.int64, lambda: torch.arange(4).split(3))
     >>> rows.whole()
@@ -36,38 +36,38 @@ class Pieces:
 
     @classmethod
     def of(cls, t: Tensor) -> Pieces:
-        """A tensor that is there already, as one piece."""
+        """An existing tensor, as one piece."""
         return cls(tuple(t.shape), t.dtype, lambda: (t,))
 
     def whole(self) -> Tensor:
-        """All of it."""
+        """The complete tensor."""
         found = list(self.parts())
         return torch.cat(found) if found else torch.empty(self.shape, dtype=self.dtype)
 
     def bytes(self) -> Iterator[memoryview]:
-        """Its bytes, piece by piece."""
+        """The bytes, piece by piece."""
         for part in self.parts():
             yield raw(part)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """The total number of bytes."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 def raw(t: Tensor) -> memoryview:
-    """The bytes of a tensor in the host's memory, without a copy where it is contiguous."""
+    """The bytes of a tensor in host memory, without a copy if it is there and contiguous."""
     return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 class Digest:
-    """The SHA-256 of settings and of tensors by name, in the order of their names."""
+    """The SHA-256 of settings and of tensors in order of their names."""
 
     def __init__(self, meta: Mapping[str, Any]) -> None:
         self._found = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
 
     def begin(self, name: str, t: Tensor | Pieces) -> None:
-        """The next tensor, whose bytes follow by `add`."""
+        """Start the next tensor, whose bytes are passed to `add`."""
         self._found.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
 
     def add(self, data: memoryview) -> None:
@@ -78,7 +78,7 @@ class Digest:
 
 
 def digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
-    """What tells whether tensors and settings are as they were."""
+    """The digest of tensors and settings."""
     found = Digest(meta)
     for name in sorted(tensors):
         found.begin(name, tensors[name])
@@ -89,18 +89,19 @@ def digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
 def write(
     file: BinaryIO, tensors: Mapping[str, Tensor | Pieces], key: str, meta: Mapping[str, Any]
 ) -> str:
-    """Write tensors, the settings under `key` and the digest of all as `sha256`, which is returned."""
+    """Write tensors, the settings under `key` and their digest under `sha256`; return the digest."""
     given = {n: t if isinstance(t, Pieces) else Pieces.of(t) for n, t in sorted(tensors.items())}
     about = {key: json.dumps(meta), "sha256": "0" * 64}
-    places: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     first = 0
-    for name, t in sorted(given.items(), key=lambda pair: -pair[1].dtype.itemsize):  # aligned so
+    by_size = sorted(given.items(), key=lambda pair: -pair[1].dtype.itemsize)  # for alignment
+    for name, t in by_size:
         span = [first, first + t.nbytes]
-        places[name] = {"dtype": NAMES[t.dtype], "shape": list(t.shape), "data_offsets": span}
+        entries[name] = {"dtype": NAMES[t.dtype], "shape": list(t.shape), "data_offsets": span}
         first = span[1]
 
     def header() -> bytes:
-        text = json.dumps({"__metadata__": about, **places}, separators=(",", ":")).encode()
+        text = json.dumps({"__metadata__": about, **entries}, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text
 
@@ -108,11 +109,11 @@ def write(
     found = Digest(meta)
     for name, t in given.items():
         found.begin(name, t)
-        file.seek(begin + places[name]["data_offsets"][0])
+        file.seek(begin + entries[name]["data_offsets"][0])
         for data in t.bytes():
             found.add(data)
             file.write(data)
-    about["sha256"] = found.hex()  # as long as the zeros were
+    about["sha256"] = found.hex()  # same length as the zeros
     file.seek(0)
     file.write(header())
     return about["sha256"]

@@ -1,4 +1,4 @@
-"""Comparing methods on one task: tune each on the same grid, run seeds, show a table and a picture."""
+"""Comparing methods on one task: tune each on the same grid, run several seeds, tabulate and plot."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm
 from fairlead.errors import FairleadError, unknown
-from fairlead.task.losses import better_larger
 from fairlead.run.many import pays, train_many
 from fairlead.run.progress import Progress
-from fairlead.schedules import Rate, Schedule, scaled
-from fairlead.task.task import Task
 from fairlead.run.train import Run, train
+from fairlead.schedules import Rate, Schedule, scaled
+from fairlead.task.losses import better_larger
+from fairlead.task.task import Task
 
 ZERO_AT_SOLUTION = ("distance", "x_distance", "y_distance", "gap", "residual_norm")
 
@@ -31,12 +31,12 @@ class Entry:
 
     label: str
     algorithm: Algorithm[Any, Any]
-    """The method, with the step size that was chosen."""
+    """The method with its chosen step size."""
     runs: list[Run]
     tuning: dict[float, float]
-    """Mean rounds to the target for each step size tried; infinite where it was missed or given up."""
+    """Mean rounds to the target per step size; infinite if it was missed or the runs were stopped early."""
     finals: dict[float, float]
-    """The mean final metric for each step size tried; infinite where a run diverged or was given up."""
+    """Mean final metric per step size; infinite if a run diverged or was stopped early."""
 
 
 @dataclass
@@ -58,14 +58,14 @@ class Comparison:
     weighting: str | Sequence[float] = "uniform"
 
     def rounds_to_target(self, label: str) -> NDArray[np.float64]:
-        """Rounds to the target of every seed, infinite where it was not reached."""
+        """Each seed's rounds to the target, infinite if it was not reached."""
         if self.target is None:
-            raise FairleadError("the comparison has no target: give compare(target=…)")
+            raise FairleadError("the comparison has no target: pass compare(target=…)")
         reached = [run.rounds_to(self.metric, self.target) for run in self.entries[label].runs]
         return np.array([math.inf if r is None else r for r in reached])
 
     def table(self) -> list[dict[str, str]]:
-        """One row a method: tuned step size, rounds to the target, best and final metric."""
+        """One row per method: tuned step size, rounds to the target, best and final metric."""
         rows = []
         for label, entry in self.entries.items():
             row = {"method": label, "lr": f"{base_lr(entry.algorithm):.4g}"}
@@ -84,8 +84,8 @@ class Comparison:
         return rows
 
     def notes(self) -> list[str]:
-        """What a reader of the table should know: the metric at the solution, where it is known, and
-        step sizes chosen at the edge of the grid."""
+        """Notes on the table: the metric at the solution, if known, and step sizes chosen at the edge of
+        the grid."""
         task = next(iter(self.entries.values())).runs[0].task
         found = []
         if task.optimum is not None and self.metric not in ZERO_AT_SOLUTION:
@@ -99,11 +99,11 @@ class Comparison:
 
     @property
     def goal(self) -> dict[str, float] | None:
-        """The target as `train` takes it."""
+        """The target in the form for `train`."""
         return None if self.target is None else {self.metric: self.target}
 
     def tuning(self) -> dict[str, Any]:
-        """Step sizes tried, with rounds to the target and final metric, as JSON takes it."""
+        """The step sizes tried, with rounds to the target and final metric, ready for JSON."""
         methods = {}
         for label, entry in self.entries.items():
             tried = sorted(entry.tuning)
@@ -157,20 +157,20 @@ def compare(
     """Run several methods with the same seeds and settings (those of `train`).
 
     grid: step sizes to try for every method, over all seeds; the one that reaches the target in
-        the fewest rounds on average is taken, or without a target (or where it is not reached) the
-        one with the best final metric.
-    metric: what to compare; by default the target's, or accuracy, or the distance or the loss.
-    together: whether all step sizes and seeds of a method run at once, every one of them to the end
-        (see `fl.train_many`); by default on a GPU and for small problems. Otherwise one after another,
-        and a step size is given up once it needs more rounds than the best so far. Workers share one
-        run's clients, so a number of them means one after another.
+        the fewest rounds on average is chosen, or without a target (or if none reaches it) the one
+        with the best final metric.
+    metric: what to compare; by default the target's, else accuracy, the distance or the loss.
+    together: whether all step sizes and seeds of a method run at once, each to the end (see
+        `fl.train_many`); by default on a GPU and for small problems. Otherwise they run one by one,
+        and a step size is stopped once it needs more rounds than the best so far. Workers share one
+        run's clients, so several workers mean one run at a time.
     """
     named = methods if isinstance(methods, Mapping) else labelled(methods)
     if not named:
         raise FairleadError("there is nothing to compare: give at least one method")
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if target is not None and len(target) != 1:
-        raise FairleadError("compare takes one target, for example {'accuracy': 0.9}")
+        raise FairleadError("compare needs exactly one target, for example {'accuracy': 0.9}")
     known = task.recorded(settings.get("weighting", "uniform"), settings.get("objective", True))
     metric = next(iter(target)) if target else metric or default_metric(known)
     goal = None if target is None else target[metric]
@@ -181,7 +181,9 @@ def compare(
     if settings.get("workers") not in (None, 1, "auto"):
         single.append("workers")
     if together and single:
-        raise FairleadError(f"{single[0]} is of single runs: leave it or together out")
+        raise FairleadError(
+            f"{single[0]} is only for single runs: leave out {single[0]} or together"
+        )
     if together is None:
         together = not single and pays(task, rounds=rounds, **shared)
     used = shared if together else settings
@@ -205,16 +207,18 @@ class _Search:
     settings: dict[str, Any]
 
     def at_once(self, label: str, method: Any) -> Entry:
-        """All step sizes and seeds of a method together; the best step size's runs are the result."""
+        """Run all step sizes and seeds of a method together; the result is the best step size's runs."""
         task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
         metric, goal = self.metric, self.goal
-        made = {lr: method.with_lr(with_value(method.lr, lr)) for lr in grid or ()}
-        made = made or {base_lr(method): method}
-        pairs = [(lr, seed) for lr in made for seed in seeds]
+        tuned = {lr: method.with_lr(with_value(method.lr, lr)) for lr in grid or ()}
+        tuned = tuned or {base_lr(method): method}
+        pairs = [(lr, seed) for lr in tuned for seed in seeds]
         bar = Progress.of(self.progress, rounds * len(pairs), label)
-        work = [(made[lr], seed) for lr, seed in pairs]
+        work = [(tuned[lr], seed) for lr, seed in pairs]
         found = train_many(task, work, rounds=rounds, progress=bar, **self.settings)
-        runs = {lr: [r for (at, _), r in zip(pairs, found, strict=True) if at == lr] for lr in made}
+        runs = {
+            lr: [r for (at, _), r in zip(pairs, found, strict=True) if at == lr] for lr in tuned
+        }
         sign = -1 if better_larger(metric) else 1
         used: dict[float, float] = {}
         finals: dict[float, float] = {}
@@ -222,15 +226,15 @@ class _Search:
             reached = [None if goal is None else run.rounds_to(metric, goal) for run in mine]
             each = [math.inf if k is None else k for k in reached]
             used[lr] = 0.0 if goal is None else float(np.mean(each))
-            lost = any(run.stopped == "diverged" for run in mine)
+            diverged = any(run.stopped == "diverged" for run in mine)
             last = [run.history.last(metric) for run in mine]
-            finals[lr] = sign * math.inf if lost else float(np.mean(last))
-        best = min(made, key=lambda lr: (used[lr], sign * finals[lr]))
+            finals[lr] = sign * math.inf if diverged else float(np.mean(last))
+        best = min(tuned, key=lambda lr: (used[lr], sign * finals[lr]))
         tried = bool(grid)
-        return Entry(label, made[best], runs[best], used if tried else {}, finals if tried else {})
+        return Entry(label, tuned[best], runs[best], used if tried else {}, finals if tried else {})
 
     def one_by_one(self, label: str, method: Any) -> Entry:
-        """Tune on the grid, then train with every seed."""
+        """Tune over the grid, then train with every seed."""
         task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
         metric, goal = self.metric, self.goal
         total = (len(grid or []) + 1) * len(seeds)
@@ -263,15 +267,13 @@ def _tuned(
     rounds: int,
     seeds: Sequence[int],
 ) -> tuple[Algorithm[Any, Any], dict[float, float], dict[float, float]]:
-    """The best step size of the grid. With a target: the fewest rounds over all seeds, where a
-    step size is given up once it needs more than the best so far. Without, or if none gets there
-    with every seed: the best final metric."""
+    """The method with the best step size, and each step size's mean rounds and final metric."""
     sign, stop = (
         (-1 if better_larger(metric) else 1),
         {} if goal is None else {"target": {metric: goal}},
     )
     tried: dict[float, tuple[float, float]] = {}
-    least = float(rounds * len(seeds))
+    least = float(rounds * len(seeds))  # a step size is stopped once it needs more
     for lr in grid:
         candidate = method.with_lr(with_value(method.lr, lr))
         used, finals = 0.0, []
@@ -296,22 +298,22 @@ def _tuned(
 
 
 def with_value(rate: Rate, lr: float) -> Rate:
-    """The same kind of schedule with another base step size."""
+    """The same schedule with another base step size."""
     return scaled(rate, lr / rate.lr) if isinstance(rate, Schedule) else lr
 
 
 def labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any, Any]]:
-    """Methods by the name of their class, numbered where it comes up again."""
+    """Methods by class name, numbered if it repeats."""
     named: dict[str, Algorithm[Any, Any]] = {}
     for method in methods:
         name = type(method).__name__
-        again = sum(label.split(" ")[0] == name for label in named)
-        named[f"{name} {again + 1}" if again else name] = method
+        count = sum(label.split(" ")[0] == name for label in named)
+        named[f"{name} {count + 1}" if count else name] = method
     return named
 
 
 def base_lr(method: Any) -> float:
-    """The base step size; that of a function is its first value."""
+    """The base step size; for a function its first value."""
     lr: Any = getattr(method.lr, "lr", method.lr)
     first: Any = lr(0) if callable(lr) else lr
     return first
@@ -322,12 +324,12 @@ def _finite(value: float) -> float | None:
 
 
 def default_metric(known: list[str]) -> str:
-    """Accuracy or whatever else is measured on test data, or the distance, or the loss."""
+    """Accuracy or another test metric, else the distance, else the loss."""
     held_out = [name for name in known if better_larger(name)]
     ranked = ["accuracy", *held_out, "distance", "residual_norm", "loss", "test_loss"]
     found = next((name for name in ranked if name in known), None)
     if found is None:
-        raise FairleadError("nothing is measured: give the task test data, or leave objective=True")
+        raise FairleadError("nothing is measured: give the task test data, or keep objective=True")
     return found
 
 
@@ -337,10 +339,12 @@ def in_words(values: list[float]) -> str:
 
 
 def rounds_in_words(values: NDArray[np.float64], limit: int) -> str:
-    """Mean ± std where every seed got there; else how many did."""
+    """Mean ± std if every seed reached the target; else the number that did."""
     if np.isfinite(values).all():
         return (
             f"{values.mean():.1f} ± {values.std():.1f}" if len(values) > 1 else f"{values[0]:.0f}"
         )
-    got = int(np.isfinite(values).sum())
-    return f"{limit}+" if got == 0 else f"{limit}+ ({got} of {len(values)} seeds got there)"
+    reached = int(np.isfinite(values).sum())
+    return (
+        f"{limit}+" if reached == 0 else f"{limit}+ ({reached} of {len(values)} seeds reached it)"
+    )

@@ -1,4 +1,4 @@
-"""Tasks by name, as the command line builds them."""
+"""Tasks by name, for the command line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.task import models, problems
 from fairlead.data import sources
 from fairlead.data.images import Images
 from fairlead.data.splits import SPLITS, Split, by_id
 from fairlead.data.text import dialects
 from fairlead.errors import FairleadError, unknown
+from fairlead.task import models, problems
 from fairlead.task.task import Task
 
 
@@ -30,26 +30,26 @@ def split_by_name(
     seed: int,
     groups: Tensor | None = None,
 ) -> Split:
-    """A split from its name and its one number (percent, alpha, shards a client, or for by-id the
-    fewest samples a client may have)."""
+    """A split from its name and its value (percent, alpha, shards per client, or for by-id the minimum
+    number of samples per client)."""
     if name == "by-id":
         if groups is None:
-            raise FairleadError("the data do not say whose samples are whose: take another split")
-        return by_id(groups.numpy(), 1 if value is None else _whole(name, value))
+            raise FairleadError("the data do not have clients of their own: use another split")
+        return by_id(groups.numpy(), 1 if value is None else _integer(name, value))
     if name not in SPLITS:
         raise unknown("split", name, [*SPLITS, "by-id"])
     if name == "iid":
         if value is not None:
-            raise FairleadError("the iid split takes no value: leave --split-value out")
+            raise FairleadError("the iid split has no value: leave out --split-value")
         return SPLITS["iid"](labels, clients, seed)
     number = SPLIT_VALUES[name] if value is None else value
-    chosen = _whole(name, number) if name == "shards" else number
+    chosen = _integer(name, number) if name == "shards" else number
     return SPLITS[name](labels, clients, chosen, seed)
 
 
-def _whole(name: str, value: float) -> int:
+def _integer(name: str, value: float) -> int:
     if not (math.isfinite(value) and value == int(value)):
-        raise FairleadError(f"the split {name} takes a whole number, not {value}")
+        raise FairleadError(f"the split {name} needs an integer, not {value}")
     return int(value)
 
 
@@ -68,8 +68,8 @@ def digits(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Task:
-    """Handwritten digits (8 × 8, 10 classes), divided among clients. A small ridge term gives step
-    sizes a meaning: without it, ever larger ones only scale the weights."""
+    """Handwritten digits (8 × 8, 10 classes), split across clients. A small ridge term makes step
+    sizes meaningful: without it, larger ones only scale the weights."""
     data = sources.digits()
     owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed)
     makers = {"softmax": models.softmax_regression(64, 10), "mlp": models.mlp(64, 64, 10)}
@@ -95,9 +95,9 @@ def images(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Task:
-    """Pictures of a data set by name, as bytes on the device, normalised where they are used."""
+    """Images of a data set by name, kept on the device as bytes and normalised on the fly."""
     if clients is not None and split == "by-id":
-        raise FairleadError("by-id takes its clients from the data: leave clients out")
+        raise FairleadError("by-id gets its clients from the data: leave out clients")
     found, n = sources.load(source, data), 100 if clients is None else clients
     owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
     return Task(
@@ -108,7 +108,7 @@ def images(
 
 
 def image_model(name: str, shape: tuple[int, ...], classes: int) -> models.Maker:
-    """A model for pictures of a shape (C, H, W); with -bn at the end of the name its BatchNorm form."""
+    """A model for images of shape (C, H, W); a name ending in -bn selects BatchNorm."""
     plain, _, norm = name.partition("-")
     grey = shape[0] == 1
     makers: dict[str, Callable[..., models.Maker]] = {
@@ -121,7 +121,7 @@ def image_model(name: str, shape: tuple[int, ...], classes: int) -> models.Maker
     if plain not in makers or norm not in ("", "bn") or (norm and plain in ("softmax", "mlp")):
         raise unknown("model", name, [*makers, "cnn-bn", "vgg11-bn", "resnet8-bn"])
     if grey and plain in ("vgg11", "resnet8"):
-        raise FairleadError(f"{plain} takes 32 × 32 pictures in colour: take cnn, mlp or softmax")
+        raise FairleadError(f"{plain} needs 32 × 32 colour images: use cnn, mlp or softmax")
     return makers[plain](norm="batch") if norm else makers[plain]()
 
 
@@ -137,7 +137,7 @@ def text(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Task:
-    """The next character of a text, after a window of those before it."""
+    """Next-character prediction from a window of the preceding characters."""
     generated = source == "dialects"
     found = dialects(clients, difference) if generated else sources.load(source, data)
     owners = split_by_name(split, found.y.numpy(), clients, split_value, split_seed, found.groups)
@@ -155,10 +155,10 @@ def text(
 
 
 def _named(make: Callable[..., Task], source: str, what: str) -> Callable[..., Task]:
-    """A task of one data set, with the set's own sentence."""
-    made = partial(make, source)
-    made.__doc__ = f"{what}."
-    return made
+    """A task on one data set, with the data set's description as docstring."""
+    task = partial(make, source)
+    task.__doc__ = f"{what}."
+    return task
 
 
 def auc(
@@ -171,7 +171,7 @@ def auc(
 ) -> Task:
     """AUC maximization of a linear model as a saddle problem: one class against the others.
 
-    The centralised solution is found for up to 300 features."""
+    The centralised solution is computed for up to 300 features."""
     found = sources.load(source, data)
     if found.classes > 2:
         found = found.against_others(positive)
@@ -180,7 +180,7 @@ def auc(
 
 
 def agnostic(penalty: float = 0.0, l2: float = 1e-3, **settings: Any) -> Task:
-    """Handwritten digits with the worst client's loss minimized: weights of clients on the simplex."""
+    """Handwritten digits, minimizing the worst client's loss: client weights on the simplex."""
     return problems.agnostic(digits(l2=l2, **settings), penalty)
 
 
@@ -193,9 +193,9 @@ def robust_regression(
     penalty: float = 10.0,
     **settings: Any,
 ) -> Task:
-    """Disease progression of 442 diabetes patients by ten measurements, which an adversary shifts."""
+    """Disease progression of 442 diabetes patients from ten measurements, which an adversary shifts."""
     x, y = sources.diabetes()
-    groups = np.argsort(np.argsort(y)) * clients // len(y)  # by the target, into equal parts
+    groups = np.argsort(np.argsort(y)) * clients // len(y)  # equal parts, by the target
     owners = split_by_name(split, groups, clients, split_value, split_seed)
     return problems.robust_regression(x, y, owners, l2, penalty, **settings)
 
@@ -210,7 +210,7 @@ def _linear(
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
 ) -> Task:
-    """A linear score for labels −1 and +1, started from zero."""
+    """A linear score for labels −1 and +1, initialized to zero."""
     owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed, data.groups)
     x, x_test = (t.flatten(1) / 255 if t.dtype == torch.uint8 else t for t in (data.x, data.x_test))
     model = torch.nn.Linear(x.shape[1], 1, bias=False)
@@ -241,40 +241,40 @@ TASKS |= {
     if name.startswith(("mnist", "fashion", "emnist", "femnist", "cifar"))
 }
 TASKS |= {
-    "dialects": _named(text, "dialects", "Generated text of clients with dialects of their own"),
+    "dialects": _named(text, "dialects", "Generated text in which each client has its own dialect"),
     "shakespeare": _named(text, "shakespeare", sources.SOURCES["shakespeare"].what),
 }
 
 SPLIT_TASKS = {"digits", "auc", "agnostic", "robust-regression", "dialects", "shakespeare"}
 SPLIT_TASKS |= {name for name in TASKS if name in sources.SOURCES}
-"""Tasks whose data are divided among clients by a split."""
+"""Tasks whose data are split across clients."""
 
 
 def make_task(name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> Task:
-    """A task by name. `given` are settings that many tasks have, of which it takes what it knows;
-    `own` are its own, of which it must know all."""
+    """A task by name. `given` are common settings, of which it uses those it has; `own` are its own
+    settings, which it must all have."""
     make = TASKS[name]
-    takes = set(inspect.signature(make).parameters) | {"dtype", "device"}
-    if "settings" in takes:  # what it hands on
-        takes |= {"split", "split_value", "split_seed", "clients"} if name in SPLIT_TASKS else set()
-        takes |= {"model"} if make is agnostic else set()
-    takes -= {"settings"}
+    known = set(inspect.signature(make).parameters) | {"dtype", "device"}
+    if "settings" in known:  # settings that it passes on
+        known |= {"split", "split_value", "split_seed", "clients"} if name in SPLIT_TASKS else set()
+        known |= {"model"} if make is agnostic else set()
+    known -= {"settings"}
     given = {k: v for k, v in given.items() if v is not None}
     if name == "theorem2" and given.get("clients", 2) != 2:
         raise FairleadError(f"theorem2 has 2 clients, not {given['clients']}")
     for key in own:
-        if key not in takes:
-            raise unknown(f"setting of the task {name}", key, takes)
+        if key not in known:
+            raise unknown(f"setting of the task {name}", key, known)
     try:
-        return make(**{**{k: v for k, v in given.items() if k in takes}, **own})
+        return make(**{**{k: v for k, v in given.items() if k in known}, **own})
     except (TypeError, ValueError) as error:
         if isinstance(error, FairleadError):
             raise
-        raise FairleadError(f"the task {name} does not take these settings: {error}") from error
+        raise FairleadError(f"the task {name} does not accept these settings: {error}") from error
 
 
 def task_defaults(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What a comparison on a task takes where nothing is said."""
+    """The default settings of a comparison on a task."""
     if name == "digits":
         return {"target": "accuracy=0.95"}
     if name in ("dialects", "shakespeare"):
@@ -315,7 +315,7 @@ SADDLE_METHODS = (
 )  # fmt: skip
 
 
-def one_line(thing: Any) -> str:
+def one_line(entry: Any) -> str:
     """The first sentence of a docstring, on one line."""
-    text = " ".join((thing.__doc__ or "").split())
+    text = " ".join((entry.__doc__ or "").split())
     return re.split(r"(?<!et al)\.(?: |$)", text)[0].rstrip(":")

@@ -1,4 +1,4 @@
-"""Per-sample losses and metrics by name: functions (output, target) → one value a sample.
+"""Per-sample losses and metrics by name: functions (output, target) → one value per sample.
 
 >>> import torch
 >>> squared(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0]))
@@ -32,30 +32,30 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
 
 
 def value(output: Tensor) -> Tensor:
-    """The output itself: for models that compute their own loss."""
+    """The output itself, for models that compute their own loss."""
     return output
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:
-    """1 where the largest output is the label's."""
+    """1 if the largest output is the label's."""
     return (output.argmax(-1) == target).to(output.dtype)
 
 
 def correct_sign(output: Tensor, target: Tensor) -> Tensor:
-    """1 where the output has the sign of a label in {−1, +1}."""
+    """1 if the output has the sign of a label in {−1, +1}."""
     return (output.reshape(target.shape) * target > 0).to(output.dtype)
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A metric of all outputs at once, where it is no mean over samples: (outputs, targets) → a number."""
+    """A metric of all outputs at once, not a mean over samples: (outputs, targets) → a number."""
 
     of: Callable[[Tensor, Tensor], Tensor]
 
 
 def auc(output: Tensor, target: Tensor) -> Tensor:
-    """The area under the ROC curve, for positive targets against the others: the share of pairs in
-    the right order, ties by half.
+    """The area under the ROC curve of positive targets against the others: the share of pairs in the
+    right order, with ties counted as half.
 
     >>> auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([-1, -1, 1, 1]))
     tensor(0.8750, dtype=torch.float64)
@@ -63,9 +63,9 @@ def auc(output: Tensor, target: Tensor) -> Tensor:
     score, positive = output.reshape(-1), target.reshape(-1) > 0
     low, high = score[~positive].sort().values, score[positive].contiguous()
     below = torch.searchsorted(low, high, right=False)
-    level = torch.searchsorted(low, high, right=True) - below
+    ties = torch.searchsorted(low, high, right=True) - below
     pairs = torch.as_tensor(len(low) * len(high), dtype=torch.float64)
-    return (below.double() + 0.5 * level.double()).sum() / pairs
+    return (below.double() + 0.5 * ties.double()).sum() / pairs
 
 
 LOSSES: dict[str, Loss] = {
@@ -81,7 +81,7 @@ METRICS: dict[str, dict[str, Metric]] = {
 
 
 def better_larger(name: str) -> bool:
-    """Whether a metric is better when larger: all are, but those named like a loss.
+    """Whether a metric is better when larger: all are, except those named like a loss.
 
     >>> better_larger("accuracy"), better_larger("test_loss"), better_larger("distance")
     (True, False, False)

@@ -33,7 +33,7 @@ def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> None:
         shapes = " and ".join(str(tuple(t.shape)) for t in block)
         hint = ""
         if block[0].dtype == torch.uint8 and task.transform is None:
-            hint = "; for images as bytes give transform=fl.Images.of(x)"
+            hint = "; for uint8 images give transform=fl.Images.of(x)"
         raise FairleadError(
             f"the model and the loss do not fit samples of shapes {shapes}: {error}{hint}"
         ) from error

@@ -1,7 +1,7 @@
-"""Models by name; each function returns a maker of an `nn.Module`, so that a run's seed decides weights.
+"""Models; each function returns a factory of an `nn.Module`, so that a run's seed determines the weights.
 
-Weights are always drawn on the CPU and then moved: they are the same on every device. Images come as
-(B, C, H, W) numbers, text as (B, T) codes. `norm` is "none", "group" or "batch".
+Weights are drawn on the CPU and then moved, so they are the same on every device. Images are (B, C, H, W)
+floats, text is (B, T) codes. `norm` is "none", "group" or "batch".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Norm: TypeAlias = Literal["none", "group", "batch"]
 
 
 def softmax_regression(inputs: int, classes: int, zero: bool = True) -> Maker:
-    """A linear model on flattened inputs, started at zero unless asked otherwise."""
+    """A linear model on flattened inputs, initialized to zero with `zero`."""
 
     def make() -> nn.Module:
         layer = nn.Linear(inputs, classes)
@@ -36,7 +36,7 @@ def softmax_regression(inputs: int, classes: int, zero: bool = True) -> Maker:
 
 
 def mlp(*widths: int) -> Maker:
-    """Fully connected layers with ReLU between them: `mlp(784, 300, 300, 10)`.
+    """Fully connected layers with ReLU between: `mlp(784, 300, 300, 10)`.
 
     >>> count(mlp(784, 300, 300, 10))
     328810
@@ -52,7 +52,7 @@ def mlp(*widths: int) -> Maker:
 
 
 def femnist_cnn(classes: int = 62, norm: Norm = "none", side: int = 28) -> Maker:
-    """Two 5 × 5 convolutions (32 and 64 channels) with pooling, and a layer of 512, for grey images.
+    """Two 5 × 5 convolutions (32 and 64 channels) with pooling and a hidden layer of 512, for grey images.
 
     >>> count(femnist_cnn())
     1690046
@@ -70,7 +70,7 @@ def femnist_cnn(classes: int = 62, norm: Norm = "none", side: int = 28) -> Maker
 
 
 def cifar_cnn(classes: int = 10, norm: Norm = "none", dropout: float = 0.0) -> Maker:
-    """The two-convolution network of the pfl benchmark on CIFAR-10; its dropout is off by default.
+    """The two-convolution network of the pfl benchmark on CIFAR-10, by default without dropout.
 
     >>> count(cifar_cnn())
     1626442
@@ -110,7 +110,7 @@ def vgg11(classes: int = 10, norm: Norm = "none") -> Maker:
 
 
 class Residual(nn.Module):
-    """Two 3 × 3 convolutions and a shortcut, by a 1 × 1 convolution where the shape changes."""
+    """Two 3 × 3 convolutions and a shortcut, which is a 1 × 1 convolution if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Residual(nn.Module):
 
 
 def resnet8(classes: int = 10, norm: Norm = "group") -> Maker:
-    """ResNet-8 for 32 × 32 images, by default with GroupNorm of two groups (FedPVR's experiments).
+    """ResNet-8 for 32 × 32 images, by default with two-group GroupNorm (FedPVR's experiments).
 
     >>> count(resnet8()), count(resnet8(norm="batch"))
     (78042, 78042)
@@ -145,19 +145,20 @@ def resnet8(classes: int = 10, norm: Norm = "group") -> Maker:
 
 
 class CharGRU(nn.Module):
-    """The next character by a gated recurrent unit, written out because vmap knows no `nn.GRU`."""
+    """Predicts the next character with a GRU, written out because vmap does not support `nn.GRU`."""
 
     def __init__(self, characters: int, embed: int, hidden: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(characters, embed)
-        self.inside, self.across = nn.Linear(embed, 3 * hidden), nn.Linear(hidden, 3 * hidden)
+        self.from_input = nn.Linear(embed, 3 * hidden)
+        self.from_hidden = nn.Linear(hidden, 3 * hidden)
         self.head = nn.Linear(hidden, characters)
 
     def forward(self, codes: Tensor) -> Tensor:
-        moves = self.inside(self.embed(codes.long()))
-        h = torch.zeros_like(self.across.weight[0]).expand(len(codes), -1)
-        for move in moves.unbind(1):
-            a, b = move.chunk(3, -1), self.across(h).chunk(3, -1)
+        inputs = self.from_input(self.embed(codes.long()))
+        h = torch.zeros_like(self.from_hidden.weight[0]).expand(len(codes), -1)
+        for step in inputs.unbind(1):
+            a, b = step.chunk(3, -1), self.from_hidden(h).chunk(3, -1)
             reset, keep = torch.sigmoid(a[0] + b[0]), torch.sigmoid(a[1] + b[1])
             h = keep * h + (1 - keep) * torch.tanh(a[2] + reset * b[2])
         return self.head(h)
@@ -173,39 +174,39 @@ def char_gru(characters: int, embed: int = 8, hidden: int = 64) -> Maker:
 
 
 class Attention(nn.Module):
-    """A transformer layer that looks backwards only, its norms before attention and network."""
+    """A pre-norm transformer layer with causal attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.looks, self.gathers = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.thinks = nn.Sequential(
+        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, d = x.shape
-        parts = self.looks(self.before(x)).view(b, t, 3, self.heads, d // self.heads)
+        parts = self.qkv(self.before(x)).view(b, t, 3, self.heads, d // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
         scores = q @ k.transpose(-1, -2) / math.sqrt(d / self.heads)
         later = torch.ones(t, t, dtype=torch.bool, device=x.device).triu(1)
         seen = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
-        x = x + self.gathers(seen.transpose(1, 2).reshape(b, t, d))
-        return x + self.thinks(self.after(x))
+        x = x + self.project(seen.transpose(1, 2).reshape(b, t, d))
+        return x + self.mlp(self.after(x))
 
 
 class CharTransformer(nn.Module):
-    """The next character by attention to those before it."""
+    """Predicts the next character with attention to those before it."""
 
     def __init__(self, characters: int, length: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
-        self.embed, self.place = nn.Embedding(characters, width), nn.Embedding(length, width)
+        self.embed, self.position = nn.Embedding(characters, width), nn.Embedding(length, width)
         self.layers = nn.Sequential(*(Attention(width, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, characters)
 
     def forward(self, codes: Tensor) -> Tensor:
-        x = self.embed(codes.long()) + self.place.weight[: codes.shape[1]]
+        x = self.embed(codes.long()) + self.position.weight[: codes.shape[1]]
         return self.head(self.norm(self.layers(x)[:, -1]))
 
 
@@ -221,7 +222,7 @@ def char_transformer(
 
 
 def count(make: Maker) -> int:
-    """How many trained parameters a model has."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in make().parameters() if p.requires_grad)
 
 

@@ -1,4 +1,4 @@
-"""Runs in TensorBoard, Weights & Biases and MLflow: give one of these to `train(callbacks=[…])`.
+"""Logging runs to TensorBoard, Weights & Biases and MLflow: pass a tracker to `train(callbacks=[…])`.
 
 >>> import tempfile, fairlead as fl
 >>> board = fl.track.TensorBoard(tempfile.mkdtemp())
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlead.run.callbacks import Callback
 from fairlead.errors import FairleadError, unknown
+from fairlead.run.callbacks import Callback
 from fairlead.run.folder import TRACK
 from fairlead.track.mlflow import MLflow
 from fairlead.track.tensorboard import TensorBoard
@@ -25,25 +25,25 @@ KINDS = ("tensorboard", "wandb", "mlflow")
 
 
 def trackers(text: str, folder: str | Path | None) -> list[Callback]:
-    """Trackers by name with commas between, each with a place after a colon: a folder for TensorBoard,
-    a project for W&B, a URI for MLflow. `folder` is the run's, where it has one.
+    """Trackers from comma-separated names, each with an optional destination after a colon: a folder
+    for TensorBoard, a project for W&B, a URI for MLflow. `folder` is the run's, if it has one.
 
     >>> trackers("", None)
     []
     """
-    made: list[Callback] = []
+    found: list[Callback] = []
     for part in filter(None, (word.strip() for word in text.split(","))):
-        kind, _, place = part.partition(":")
+        kind, _, destination = part.partition(":")
         if kind not in KINDS:
             raise unknown("tracker", kind, KINDS)
         if kind == "wandb":
-            made.append(WandB(place or "fairlead", folder=folder))
+            found.append(WandB(destination or "fairlead", folder=folder))
         elif kind == "mlflow":
-            made.append(MLflow(place or None, folder=folder))
-        elif place or folder is not None:
-            made.append(TensorBoard(place or Path(folder or ".") / TRACK))
+            found.append(MLflow(destination or None, folder=folder))
+        elif destination or folder is not None:
+            found.append(TensorBoard(destination or Path(folder or ".") / TRACK))
         else:
             raise FairleadError(
                 "tensorboard needs a folder: write tensorboard:FOLDER, or give the run one with --out"
             )
-    return made
+    return found

@@ -1,4 +1,4 @@
-"""Runs in MLflow."""
+"""Logging runs to MLflow."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fairlead.errors import needed
 from fairlead.track.tracker import Tracker, settings, tag
 
 NOTE = "mlflow.json"
-LONGEST_KEY, LONGEST_VALUE, PARAMS, METRICS = 250, 500, 100, 1000  # what all its servers take
+LONGEST_KEY, LONGEST_VALUE, PARAMS, METRICS = 250, 500, 100, 1000  # limits of all its servers
 
 
 class MLflow(Tracker):
-    """Metrics by round, settings as params, why the run ended as the tag `ended`.
+    """Metrics per round, settings as params, the reason the run ended as the tag `ended`.
 
-    uri: where to, such as sqlite:///mlflow.db or http://host:5000; by default what MLFLOW_TRACKING_URI
-        says.
-    run_id: a run of MLflow's to log to, such as `mlflow.active_run().info.run_id`, which is then not
-        ended here; by default a new one.
-    folder: the run's folder, in which the id is kept, so that a resumed run goes on in the same place.
+    uri: the tracking server, such as sqlite:///mlflow.db or http://host:5000; by default
+        MLFLOW_TRACKING_URI.
+    run_id: an MLflow run to log to, such as `mlflow.active_run().info.run_id`, which is then not ended
+        here; by default a new one.
+    folder: the run's folder, which stores the id, so that a resumed run continues the same MLflow run.
     """
 
     name = "MLflow"
@@ -48,14 +48,14 @@ class MLflow(Tracker):
         same = all(noted.get(name) == value for name, value in where.items())
         earlier = self._given or (noted.get("run_id") if same else None)
         earlier = earlier or (self.run_id if self._known >= 0 else None)
-        there = self._found(earlier) if earlier else None
-        self.run_id = self._made() if there is None else there.info.run_id
+        existing = self._reopened(earlier) if earlier else None
+        self.run_id = self._created() if existing is None else existing.info.run_id
         self.remember(NOTE, {**where, "run_id": self.run_id})
-        self._describe({} if there is None else there.data.params)
-        return -1.0 if there is None else float(there.data.metrics.get("round", -1))
+        self._describe({} if existing is None else existing.data.params)
+        return -1.0 if existing is None else float(existing.data.metrics.get("round", -1))
 
-    def _found(self, run_id: str) -> Any:
-        """An earlier run, unless it was deleted meanwhile."""
+    def _reopened(self, run_id: str) -> Any:
+        """An earlier run, unless it was deleted in the meantime."""
         try:
             run = self._client.get_run(run_id)
             if run.info.lifecycle_stage == "deleted":
@@ -67,7 +67,7 @@ class MLflow(Tracker):
             return None
         return run
 
-    def _made(self) -> str:
+    def _created(self) -> str:
         found = self._client.get_experiment_by_name(self.experiment)
         number = (
             self._client.create_experiment(self.experiment)
@@ -78,8 +78,7 @@ class MLflow(Tracker):
         return self._client.create_run(number, run_name=label).info.run_id
 
     def _describe(self, known: Mapping[str, str]) -> None:
-        """Settings as params; MLflow's params are never changed, so that a setting which is another one
-        now becomes a tag."""
+        """Settings as params; params are immutable in MLflow, so a changed setting becomes a tag."""
         given = {_key(k): _short(v) for k, v in settings(self.about).items()}
         param, tagged = self._entities.Param, self._entities.RunTag
         new = [param(k, v) for k, v in given.items() if k not in known]
@@ -92,9 +91,8 @@ class MLflow(Tracker):
 
     def send(self, row: Mapping[str, float]) -> None:
         step, names = int(row["round"]), [*(name for name in row if name != "round"), "round"]
-        self._log(
-            {tag(name): row[name] for name in names}, step
-        )  # the round last: all is there then
+        # the round last: its presence means that the row is complete
+        self._log({tag(name): row[name] for name in names}, step)
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
         now, kind = int(1000 * time.time()), self._entities.Metric
@@ -115,7 +113,7 @@ class MLflow(Tracker):
 
 
 def _key(name: str) -> str:
-    """A name as MLflow takes it.
+    """A name that MLflow accepts.
 
     >>> _key("top-5 (%)")
     'top-5 ___'

@@ -1,4 +1,4 @@
-"""Runs as TensorBoard's event files."""
+"""Logging runs to TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fairlead.track.tracker import Tracker, settings, tag
 
 
 class TensorBoard(Tracker):
-    """Scalars by round, settings and final metrics for the HPARAMS tab, and why the run ended as text.
+    """Scalars per round, settings and final metrics for the HPARAMS tab, the reason the run ended as text.
 
-    A folder shows one run: where it goes on, its later rounds replace what was there, and a new run
+    A folder holds one run: a resumed run replaces the rounds after its checkpoint, and a new run
     replaces an old one.
 
     >>> import tempfile, fairlead as fl
@@ -33,11 +33,11 @@ class TensorBoard(Tracker):
         self._end_of_session: Any = None
 
     def open(self, first: int) -> float:
-        there = self.place.is_dir() and any(self.place.glob("events.out.tfevents.*"))
-        goes_on = there and self.after >= 0
-        start = max(first, self.after + 1) if goes_on else first
+        exists = self.place.is_dir() and any(self.place.glob("events.out.tfevents.*"))
+        resumed = exists and self.after >= 0
+        start = max(first, self.after + 1) if resumed else first
         self._writer = self._library.SummaryWriter(
-            str(self.place), purge_step=start if there else None
+            str(self.place), purge_step=start if exists else None
         )
         self._end_of_session = None
         lines = [f"| {name} | {value} |" for name, value in settings(self.about).items()]
@@ -53,11 +53,11 @@ class TensorBoard(Tracker):
             self._begin_session(values)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-        self._writer.flush()  # a killed process loses nothing
+        self._writer.flush()  # so that a killed process loses nothing
 
     def _begin_session(self, values: dict[str, float]) -> None:
         hparams = needed("torch.utils.tensorboard.summary", "tensorboard").hparams
-        shown = {name: 0.0 for name in values if "/" not in name}  # their last scalars are shown
+        shown = {name: 0.0 for name in values if "/" not in name}  # their last values are shown
         *begin, self._end_of_session = hparams(settings(self.about), shown)
         for summary in begin:
             self._writer.file_writer.add_summary(summary, 0)

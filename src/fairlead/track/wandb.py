@@ -1,4 +1,4 @@
-"""Runs in Weights & Biases."""
+"""Logging runs to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ NOTE = "wandb.json"
 
 
 class WandB(Tracker):
-    """Metrics by round, settings as the config, why the run ended and the best values in the summary.
+    """Metrics per round, settings as the config; the summary has the reason the run ended and the best
+    values.
 
-    mode: "online", "offline" or "disabled"; by default what WANDB_MODE says, else online.
-    folder: the run's folder, in which W&B's id and files are kept, so that a resumed run goes on
-        under the same id.
-    init: anything else that `wandb.init` takes, such as entity, group, tags, name or id.
+    mode: "online", "offline" or "disabled"; by default WANDB_MODE, else online.
+    folder: the run's folder, which stores W&B's id and files, so that a resumed run continues under
+        the same id.
+    init: other arguments of `wandb.init`, such as entity, group, tags, name or id.
     """
 
     name = "W&B"
@@ -40,7 +41,7 @@ class WandB(Tracker):
     def open(self, first: int) -> float:
         noted = self.remembered(NOTE)
         noted = noted if noted.get("project") == self.project else {}
-        mine = self.id if self._known >= 0 else None  # it failed in between
+        mine = self.id if self._known >= 0 else None  # reopened after a failure
         given = {"name": self.about.get("label"), "resume": "allow", "reinit": "create_new"}
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)

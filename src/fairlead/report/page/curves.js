@@ -235,15 +235,15 @@ function cross(seed, across, up, plot) {
 function curveWords(data, view, lines, ends) {
   const most = Math.max(0, ...lines.map((one) => one.seeds.length));
   const pieces = [`${metricName(view)} against ${axisName(view)}`];
-  if (view.seeds) pieces.push("a line a seed");
-  else if (most > 1) pieces.push({ std: "mean ± one standard deviation over seeds", range: "mean, least and greatest over seeds", none: "mean over seeds" }[view.band]);
+  if (view.seeds) pieces.push("one line per seed");
+  else if (most > 1) pieces.push({ std: "mean ± one standard deviation over seeds", range: "mean, min and max over seeds", none: "mean over seeds" }[view.band]);
   const words = [`${pieces.join("; ")}.`.replace(/^./, (letter) => letter.toUpperCase())];
   if (!view.seeds && lines.some((one) => one.blend.count.some((count) => count < one.seeds.length))) words.push("Thin where only some seeds have values.");
   if (lines.some((one) => one.seeds.some((seed) => seed.run.status === "diverged"))) words.push("× marks where a seed diverged.");
   const left = ends && (view.logy || view.logx) ? leftOut(lines, view) : 0;
   if (left) words.push(`${left.toLocaleString("en")} ${left === 1 ? "point" : "points"} at or below zero cannot be shown on a log scale.`);
   const silent = data.groups.filter((group) => !wish.hidden.has(group.id) && !lines.some((one) => one.group === group));
-  if (silent.length) words.push(`Without values here: ${silent.map((group) => group.label).join("; ")}.`);
+  if (silent.length) words.push(`No values here: ${silent.map((group) => group.label).join("; ")}.`);
   return words.join(" ");
 }
 

@@ -97,8 +97,8 @@ function updateGoal(data) {
   const columns = goalColumns(data, goal);
   const sign = goal.metric.larger ? "≥" : "≤";
   byId("goal-words").textContent = goal.value === null
-    ? `Best and final ${goal.metric.label}. Give a target to see what it takes to get there.`
-    : `What each needs to reach ${goal.metric.label} ${sign} ${goal.value}`;
+    ? `Best and final ${goal.metric.label}. Give a target to see what it takes to reach it.`
+    : `What each group needs to reach ${goal.metric.label} ${sign} ${goal.value}`;
   byId("goal-note").textContent = goal.value === null ? "" : goalNote(data, columns);
   goalHead(columns);
   goalBody(data, columns);
@@ -109,7 +109,7 @@ function goalNote(data, columns) {
   const missed = columns.some((column) => column.cells.some((cell) => cell.words.includes("+")));
   return [
     seeds ? "Mean ± standard deviation over seeds; bold is best." : "Bold is best.",
-    missed ? "A + means that this much was not enough." : "",
+    missed ? "A + means that the target was not reached by then." : "",
   ].join(" ").trim();
 }
 

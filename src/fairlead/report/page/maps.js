@@ -143,7 +143,7 @@ function updateDrift(data) {
   chart.replaceChildren(driftPicture(one, range, roomIn(chart)));
   const of = one.label ? ` of ${one.label}` : "";
   const scaled = range.log ? "; the colours are on a log scale" : "";
-  byId("drift-words").textContent = `Drift diversity${of} by layer and round: 1/S where the S clients of a round move alike, 1 where they move at right angles, `
+  byId("drift-words").textContent = `Drift diversity${of} by layer and round: 1/S where the round's S clients move in the same direction, 1 where they move at right angles, `
     + `larger where they pull apart${scaled}.`;
 }
 

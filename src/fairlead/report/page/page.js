@@ -89,7 +89,7 @@ async function ask() {
     const answer = await fetch("data.json", { cache: "no-store", headers: live.tag ? { "If-None-Match": live.tag } : {} });
     const content = answer.status === 304 ? {} : await answer.json();
     live.lost = false;
-    live.trouble = answer.ok || answer.status === 304 ? "" : content.error ?? "no answer that can be read";
+    live.trouble = answer.ok || answer.status === 304 ? "" : content.error ?? "unreadable response";
     if (answer.ok) [fresh, live.tag] = [content, answer.headers.get("ETag") ?? ""];
   } catch {
     live.lost = true;

@@ -19,7 +19,7 @@ function updateSteps(data) {
   }
   const missed = entries.some((one) => one.lr.some((lr, number) => isNumber(lr) && !isNumber(one.rounds?.[number])));
   const marked = missed && panels[0]?.key === "rounds" ? " × at the top: the target was not reached." : "";
-  byId("steps-words").textContent = `A ring marks the step size that was taken.${marked}`;
+  byId("steps-words").textContent = `A ring marks the chosen step size.${marked}`;
 }
 
 const labelOf = (data, key) => data.metrics.find((one) => one.key === key)?.label ?? String(key).replaceAll("_", " ");
@@ -40,7 +40,7 @@ function stepsPicture(panel, entries, width) {
   plot.left = labelRoom(up, plot.bottom - plot.top);
   const across = scale(...roomy(lrs.low, lrs.high, true, 0.06), plot.left, plot.right, true);
   const best = entries.map((one) => `${one.label} ${short(one.best)}`).join(", ");
-  const svg = picture(width, height, `${panel.name} against the step size. Step sizes taken: ${best}.`);
+  const svg = picture(width, height, `${panel.name} against the step size. Chosen step sizes: ${best}.`);
   svg.append(axes(plot, across, up, { x: "step size", y: panel.name }));
   const aside = (row) => (panel.key === "rounds" ? 8 * (row - (entries.length - 1) / 2) : null);
   svg.append(...entries.map((one, row) => stepsLine(one, one[panel.key] ?? [], across, up, plot, aside(row))));

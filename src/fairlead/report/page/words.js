@@ -59,7 +59,7 @@ function updateSettings(data) {
   if (differ.length) parts.push(tag("p", { class: "small" }, "Where the groups differ:"), differenceTable(groups, differ));
   const many = groups.length > 1;
   const held = shared.map((name) => [name, groups[0].settings.get(name)]);
-  if (shared.length) parts.push(folded("shared", `${count(shared.length, "setting")}${many ? " that all share" : ""}`, pairsList(held)));
+  if (shared.length) parts.push(folded("shared", `${count(shared.length, "setting")}${many ? " shared by all groups" : ""}`, pairsList(held)));
   const each = groups.map((group) => folded(`all ${group.id}`, group.label, pairsList([...group.settings])));
   if (many) parts.push(folded("every", "everything, group by group", each));
   byId("settings-body").replaceChildren(...parts);

@@ -1,4 +1,4 @@
-"""Experiments of the papers, a recipe each: run it, see what came out beside what the paper says."""
+"""Experiments from the papers, one recipe each, with the results next to the paper's claims."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ RECIPES: dict[str, Callable[..., Outcome]] = {
 
 
 def recipe(name: str) -> Callable[..., Outcome]:
-    """A recipe by the name of its experiment."""
+    """The recipe for an experiment."""
     if name not in RECIPES:
         raise unknown("experiment", name, RECIPES)
     return RECIPES[name]

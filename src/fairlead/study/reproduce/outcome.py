@@ -1,4 +1,4 @@
-"""What a recipe returns."""
+"""The result of a recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper with our numbers, and whether it holds for them."""
+    """A claim of the paper with our numbers, and whether they support it."""
 
     text: str
     holds: bool
@@ -27,9 +27,9 @@ class Outcome:
     draw: Callable[[Path], Any]
     """Writes the figure."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """Everything behind the table and the figure, as JSON takes it."""
+    """The data behind the table and the figure, ready for JSON."""
     notes: list[str] = field(default_factory=list)
-    """What the paper leaves open, and how it was read."""
+    """What the paper leaves open, and how it was interpreted."""
 
     def to_markdown(self) -> str:
         """The table, the claims and the notes in Markdown."""

@@ -1,7 +1,7 @@
 """The two figures of the saddle-point paper: problem (17)-(18), five methods, growing heterogeneity s.
 
 τ = 20 local steps with all data, step sizes {0.1, 0.05, 0.01}/max(s, 1), θ = 1, distance ‖x‖ against communication
-rounds as the paper counts them: one a round, two for mirror-prox.
+rounds as the paper counts them: one per round, two for mirror-prox.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm
 from fairlead.methods import Catalyst, FedAvg, MirrorDescent, MirrorProx, ScaffoldS
-from fairlead.task.problems import saddle_regression
 from fairlead.run.progress import Progress
-from fairlead.study.reproduce.outcome import Claim, Outcome
-from fairlead.schedules import SqrtDecay
 from fairlead.run.train import train
+from fairlead.schedules import SqrtDecay
+from fairlead.study.reproduce.outcome import Claim, Outcome
+from fairlead.task.problems import saddle_regression
 
 CATALYST = "SCAFFOLD-Catalyst-S"
 METHODS: dict[str, Callable[[float], Algorithm[Any, Any]]] = {
@@ -35,21 +35,21 @@ METHODS: dict[str, Callable[[float], Algorithm[Any, Any]]] = {
 GRID = (0.1, 0.05, 0.01)
 ROUNDS = 500
 GOAL = 1e-6
-FLOOR = 1e-13  # rounding; a run that is there has arrived
+FLOOR = 1e-13  # rounding error: a run that gets there stops
 
 NOTES = [
-    f"the table shows communication rounds until ‖x‖ stays below {GOAL:g} (in brackets ‖x‖ where it does not), and exchanges and bits a round",
+    f"the table shows communication rounds until ‖x‖ stays below {GOAL:g} (or the final ‖x‖ in brackets), and exchanges and bits per round",
     "the paper moves Catalyst's centre on 'sufficient decrease' without a number; here after every 5 rounds",
-    "mirror descent and mirror-prox take the mean of a round's 20 mappings, which are equal without noise; "
-    "framework (8) sums them, so that steps are 20 times larger: mirror-prox is shown both ways",
+    "mirror descent and mirror-prox average a round's 20 mappings, which are equal without noise; "
+    "framework (8) sums them, so that steps are 20 times larger: mirror-prox is shown with both",
     "the paper does not give the starting point; here all coordinates of x and y are 1",
-    "(17) as printed has a factor ½ that the regression (19) has not; without a name the scaling is that of (19)",
+    "(17) as printed has a factor ½ that the regression (19) lacks; unless named, the scaling is that of (19)",
 ]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """‖x‖ of the best step size: the one that ends lowest, and among equals gets there first."""
+    """‖x‖ with the best step size: the lowest final value, and among equals the fastest."""
 
     lr: float
     rounds: NDArray[np.float64]
@@ -59,18 +59,18 @@ class Curve:
 
     @property
     def final(self) -> float:
-        """‖x‖ at the end, not below rounding."""
+        """The final ‖x‖, at least FLOOR."""
         return max(float(self.distance[-1]), FLOOR)
 
     def to(self, goal: float) -> float:
         """Communication rounds after which the distance stays below a goal; infinite if it does not.
-        (x swings through zero: the first time below says little.)"""
+        (x oscillates through zero, so the first time below means little.)"""
         above = np.flatnonzero(self.distance > goal)
         last = int(above[-1]) + 1 if len(above) else 0
         return float(self.rounds[last]) if last < len(self.rounds) else math.inf
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Plain values for JSON."""
         return {
             "lr": self.lr, "communications": self.rounds.tolist(), "exchanges": self.exchanges,
             "bits": self.bits, "distance": self.distance.tolist(),
@@ -80,7 +80,7 @@ class Curve:
 def best_curve(
     make: Callable[[float], Algorithm[Any, Any]], s: float, scaling: Any, seed: int = 0
 ) -> Curve:
-    """A method on the problem with heterogeneity s, its step size the best of the paper's three."""
+    """A method on the problem with heterogeneity s, with the best of the paper's three step sizes."""
     curves = []
     for base in GRID:
         method = make(base / max(s, 1.0))
@@ -117,7 +117,7 @@ def _all(
 
 
 def _rows(found: dict[str, dict[str, dict[float, Curve]]]) -> list[dict[str, str]]:
-    """Rounds to the goal, and the distance at the end, for up to four values of s."""
+    """Rounds to the goal, or the final distance, for up to four values of s."""
     rows = []
     for scaling, methods in found.items():
         for label, curves in methods.items():
@@ -184,7 +184,7 @@ def _plain(found: dict[str, dict[str, dict[float, Curve]]]) -> dict[str, Any]:
 def figure1(quick: bool = False) -> Outcome:
     """Saddle points, figure 1: ‖x‖ against communication rounds at s = 0, 5, 10.
 
-    The quick form leaves the printed scaling out."""
+    The quick version leaves out the printed scaling."""
     found = _all((0.0, 5.0, 10.0), ["regression"] if quick else ["regression", "printed"])
 
     def draw(path: Path) -> None:
@@ -192,15 +192,15 @@ def figure1(quick: bool = False) -> Outcome:
 
         with panels(path, rows=len(found), columns=3, share_y=False) as axes:
             for row, (scaling, methods) in zip(axes, found.items(), strict=True):
-                for place, s in zip(row, (0.0, 5.0, 10.0), strict=True):
+                for panel, s in zip(row, (0.0, 5.0, 10.0), strict=True):
                     for label, curves in methods.items():
                         c = curves[s]
-                        place.plot(c.rounds, np.maximum(c.distance, FLOOR), label=label)
-                    place.set_yscale("log")
-                    place.set_ylim(FLOOR / 3, 30)
-                    place.set_xlim(0, ROUNDS)
-                    place.set_title(f"s = {s:g} ({scaling})")
-                    place.set_xlabel("communication rounds")
+                        panel.plot(c.rounds, np.maximum(c.distance, FLOOR), label=label)
+                    panel.set_yscale("log")
+                    panel.set_ylim(FLOOR / 3, 30)
+                    panel.set_xlim(0, ROUNDS)
+                    panel.set_title(f"s = {s:g} ({scaling})")
+                    panel.set_xlabel("communication rounds")
                 row[0].set_ylabel("‖x‖")
             axes[0][1].legend(fontsize=7)
 
@@ -212,7 +212,7 @@ def figure1(quick: bool = False) -> Outcome:
 def figure2(quick: bool = False) -> Outcome:
     """Saddle points, figure 2: ‖x‖ after 500 communication rounds for s from 0 to 15.
 
-    The quick form takes four values of s instead of sixteen, and the regression scaling alone."""
+    The quick version uses four values of s instead of sixteen, and only the regression scaling."""
     values = [float(s) for s in (range(0, 16, 5) if quick else range(16))]
     found = _all(values, ["regression"] if quick else ["regression", "printed"])
 
@@ -220,14 +220,14 @@ def figure2(quick: bool = False) -> Outcome:
         from fairlead.report.plots import panels
 
         with panels(path, rows=1, columns=len(found), share_y=True) as axes:
-            for place, (scaling, methods) in zip(axes[0], found.items(), strict=True):
+            for panel, (scaling, methods) in zip(axes[0], found.items(), strict=True):
                 for label, curves in methods.items():
-                    place.plot(
+                    panel.plot(
                         list(curves), [c.final for c in curves.values()], marker=".", label=label
                     )
-                place.set_yscale("log")
-                place.set_title(f"after {ROUNDS} rounds ({scaling})")
-                place.set_xlabel("heterogeneity s")
+                panel.set_yscale("log")
+                panel.set_title(f"after {ROUNDS} rounds ({scaling})")
+                panel.set_xlabel("heterogeneity s")
             axes[0][0].set_ylabel("‖x‖")
             axes[0][0].legend(fontsize=7)
 

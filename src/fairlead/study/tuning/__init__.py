@@ -1,10 +1,10 @@
-"""Tuning: the settings with which a method does best, searched with Optuna.
+"""Tuning: searching for a method's best settings with Optuna.
 
-space.py      what is searched, and a method with some of it
-worth.py      what a trial is worth: rounds, bits or a metric, and what missing the target costs
+space.py      the search space, and methods with settings from it
+objective.py  a trial's objective value: rounds, bits or a metric, and the penalty for missing the target
 studies.py    trials in a storage that processes share
 search.py     the search
-result.py     what came out; files.py writes it, figure.py draws it
+result.py     the results; files.py writes them, figure.py plots them
 """
 
 from fairlead.study.tuning.result import Tuning

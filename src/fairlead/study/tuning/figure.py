@@ -1,23 +1,23 @@
-"""How much the step size matters, as a picture."""
+"""The figure of sensitivity to the step size."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlead.task.losses import better_larger
 from fairlead.report.plots import in_style, look, save
+from fairlead.task.losses import better_larger
 
 if TYPE_CHECKING:
     from fairlead.study.tuning.result import Tuning
 
-REACH = 1e9  # of the logarithmic axis
-TICKS = 8  # step sizes up to which each has its tick
+SPAN = 1e9  # largest ratio on the logarithmic axis
+TICKS = 8  # up to this many step sizes each gets a tick
 
 
 def sensitivity(tuning: Tuning, path: str | Path | None) -> Any:
-    """Rounds to the target, where there is one, and the final metric against the step size; the best
-    is a large point, and triangles at the top missed the target."""
+    """Rounds to the target, if there is one, and the final metric against the step size; the best is a
+    large dot, and triangles at the top mark missed targets."""
     from matplotlib.figure import Figure
 
     aim = tuning.aim
@@ -26,8 +26,8 @@ def sensitivity(tuning: Tuning, path: str | Path | None) -> Any:
     panels.append(("final", f"final {aim.metric.replace('_', ' ')}"))
     with in_style():
         figure = Figure(figsize=(3.4 * len(panels), 2.5), layout="constrained")
-        for place, (name, title) in enumerate(panels, 1):
-            axes = figure.add_subplot(1, len(panels), place)
+        for position, (name, title) in enumerate(panels, 1):
+            axes = figure.add_subplot(1, len(panels), position)
             for number, label in enumerate(tuning.entries):
                 _curve(axes, tuning, label, name, look(number))
             axes.set_xscale("log")
@@ -46,27 +46,27 @@ def sensitivity(tuning: Tuning, path: str | Path | None) -> Any:
 
 
 def _logarithmic(axes: Any) -> None:
-    """A logarithmic axis, cut above what a run on its way to infinity came to."""
+    """Use a logarithmic axis, cut off where a run is diverging."""
     values = [v for line in axes.get_lines() for v in line.get_ydata()]
     if values and min(values) > 0:
         axes.set_yscale("log")
-        if max(values) > REACH * min(values):
-            axes.set_ylim(top=REACH * min(values))
+        if max(values) > SPAN * min(values):
+            axes.set_ylim(top=SPAN * min(values))
 
 
 def _curve(axes: Any, tuning: Tuning, label: str, name: str, drawn: dict[str, Any]) -> None:
     rows = tuning.sensitivity(label)
-    whole = [(row.lr, getattr(row, name)) for row in rows if getattr(row, name) is not None]
+    points = [(row.lr, getattr(row, name)) for row in rows if getattr(row, name) is not None]
     best = tuning.entries[label].lr(tuning.best_trial(label))
-    axes.plot(*_columns(whole), label=label, marker="o", markersize=3, **drawn)
-    alone = {"color": drawn["color"], "linestyle": ""}
+    axes.plot(*_columns(points), label=label, marker="o", markersize=3, **drawn)
+    marker = {"color": drawn["color"], "linestyle": ""}
     axes.plot(
-        *_columns([(lr, value) for lr, value in whole if lr == best]), "o", markersize=7, **alone
+        *_columns([(lr, value) for lr, value in points if lr == best]), "o", markersize=7, **marker
     )
     if name == "rounds":
         missed = [row.lr for row in rows if row.rounds is None and row.state == "complete"]
         limit = [tuning.rounds] * len(missed)
-        axes.plot(missed, limit, "^", markersize=6, fillstyle="none", **alone)
+        axes.plot(missed, limit, "^", markersize=6, fillstyle="none", **marker)
 
 
 def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""The files of a tuning."""
+"""Writing a tuning's files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlead.methods import METHODS
 from fairlead.errors import FairleadError
+from fairlead.methods import METHODS
 from fairlead.report.plots import figure_path
 from fairlead.run.folder import write_json
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def write(
     tuning: Tuning, folder: Path, settings: Mapping[str, Mapping[str, Any]], figure: str
 ) -> list[str]:
-    """Table, trials, numbers, picture and best settings."""
+    """Write the table, trials, numbers, figure and best settings."""
     picture = figure_path(folder, "sensitivity", figure)
     texts = {"table.md": tuning.to_markdown(), "trials.csv": tuning.to_csv()}
     for label in tuning.entries:
@@ -40,8 +40,8 @@ def write(
 
 
 def searched_settings(tuning: Tuning, label: str) -> dict[str, Any]:
-    """The method, its step size and what else was searched, by the command line's names; the task and
-    everything else are not known here."""
+    """The method, its step size and other searched settings, by command-line name; the task and all
+    other settings are not known here."""
     entry, trial = tuning.entries[label], tuning.best_trial(label)
     names = {kind: name for name, kind in METHODS.items()}
     method = names.get(type(entry.method), label)
@@ -50,7 +50,7 @@ def searched_settings(tuning: Tuning, label: str) -> dict[str, Any]:
 
 
 def toml(settings: Mapping[str, Any]) -> str:
-    """Settings as lines of TOML; those that are None are left out.
+    """Settings as TOML lines, without those that are None.
 
     >>> print(toml({"method": "fedprox", "mu": 0.1, "warm_start": True, "cohort": None}), end="")
     method = "fedprox"

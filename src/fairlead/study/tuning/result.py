@@ -1,4 +1,4 @@
-"""What a tuning came to."""
+"""The results of a tuning."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairlead.errors import FairleadError, unknown
 from fairlead.study.compare import base_lr as base_lr
 from fairlead.study.compare import in_words as spread
 from fairlead.study.compare import rounds_in_words as shown_rounds
-from fairlead.errors import FairleadError, unknown
-from fairlead.task.losses import better_larger
-from fairlead.study.tuning.space import Choices, Method, Space
 from fairlead.study.tuning.objective import Aim, Tried
+from fairlead.study.tuning.space import Choices, Method, Space
+from fairlead.task.losses import better_larger
 
 
 class Sensitivity(NamedTuple):
-    """The best trial with one step size; None for what was missed, given up or lost."""
+    """The best trial with one step size; None for values of missed, stopped or diverged trials."""
 
     lr: float
     value: float | None
-    """What it is worth, see `fairlead.study.tuning.objective`."""
+    """The objective value, see `fairlead.study.tuning.objective`."""
     rounds: float | None
     """Mean rounds to the target."""
     final: float | None
-    """Mean final metric; where runs end at the target, that is there."""
+    """Mean final metric; if runs stop at the target, the metric there."""
     state: str
 
 
@@ -39,7 +39,7 @@ class Entry:
 
     label: str
     method: Method
-    """The method as it was given."""
+    """The method as given."""
     space: Space
     trials: list[Tried]
 
@@ -48,7 +48,7 @@ class Entry:
         return float(trial.settings.get("lr", base_lr(self.method)))
 
     def plain(self, trial: Tried) -> dict[str, Any]:
-        """The settings of a trial as files take them: numbers, words, true and false."""
+        """A trial's settings as plain values: numbers, strings and booleans."""
         found: dict[str, Any] = {}
         for name, word in trial.settings.items():
             part = self.space.parts[name]
@@ -63,7 +63,7 @@ class Tuning:
 
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(gradient=10.0)
-    >>> tuning = fl.tuning.tune(task, fl.FedAvg(lr=1.0), rounds=9, lr=[1, 0.3], metric="distance")
+    >>> tuning = fl.tune(task, fl.FedAvg(lr=1.0), rounds=9, lr=[1, 0.3], metric="distance")
     >>> print(tuning.to_markdown(), *tuning.notes())
     | method | lr | best distance | final distance | trials |
     |---|---|---|---|---|
@@ -77,18 +77,18 @@ class Tuning:
     entries: dict[str, Entry]
 
     def best_trial(self, label: str) -> Tried:
-        """The trial of a method that came out best."""
+        """The best trial of a method."""
         return min(self._entry(label).trials, key=self.aim.rank)
 
     def best(self, label: str) -> Method:
         """A method with its best settings."""
         entry, trial = self._entry(label), self.best_trial(label)
         if trial.state == "diverged":
-            raise FairleadError(f"every trial of {label} diverged: take smaller step sizes")
-        return entry.space.made(entry.method, trial.settings)
+            raise FairleadError(f"every trial of {label} diverged: try smaller step sizes")
+        return entry.space.apply(entry.method, trial.settings)
 
     def sensitivity(self, label: str) -> list[Sensitivity]:
-        """What each step size came to, ascending; with its best other settings, if these were
+        """The results per step size, ascending, each with its best other settings if these were
         searched too."""
         entry = self._entry(label)
         found: dict[float, Tried] = {}
@@ -100,11 +100,11 @@ class Tuning:
         ]
 
     def value(self, trial: Tried) -> float | None:
-        """What a finished trial is worth; None if it was given up or diverged."""
+        """A complete trial's objective value; None if it was given up or diverged."""
         return self.aim.value(trial.runs) if trial.state == "complete" else None
 
     def table(self) -> list[dict[str, str]]:
-        """One row a method: its best settings, and what they came to."""
+        """One row per method: its best settings and their results."""
         names = dict.fromkeys(name for e in self.entries.values() for name in e.space.parts)
         return [
             self._row(label, [name for name in names if name != "lr"]) for label in self.entries
@@ -121,7 +121,7 @@ class Tuning:
             row[f"rounds to {aim.metric} {sign} {aim.goal:g}"] = shown_rounds(reached, self.rounds)
         if aim.by == "bits":
             bits = [r.bits for r in runs if r.bits is not None]
-            row["Mbit to there"] = f"{np.mean(bits) / 1e6:.4g}" if len(bits) == len(runs) else ""
+            row["Mbit to target"] = f"{np.mean(bits) / 1e6:.4g}" if len(bits) == len(runs) else ""
         for name in ("best", "final"):
             values = [np.nan if getattr(r, name) is None else getattr(r, name) for r in runs]
             row[f"{name} {aim.metric}"] = spread(values)
@@ -151,18 +151,17 @@ class Tuning:
         return text.getvalue()
 
     def notes(self) -> list[str]:
-        """What a reader of the table should know: winners at an edge of their grid, targets that
-        nothing reached."""
+        """Notes on the table: best values at the edge of a grid, and targets that were not reached."""
         found = []
         for label, entry in self.entries.items():
             trial = self.best_trial(label)
             if trial.state == "diverged":
-                found.append(f"note: every trial of {label} diverged: take smaller step sizes")
+                found.append(f"note: every trial of {label} diverged: try smaller step sizes")
                 continue
             if self.aim.to_target and trial.mean("rounds") is None:
                 found.append(
-                    f"note: {label} reached the target with all seeds in no trial: the one that came "
-                    "nearest is shown"
+                    f"note: no trial of {label} reached the target with all seeds: the closest one is "
+                    "shown"
                 )
             for name, part in entry.space.parts.items():
                 if isinstance(part, Choices) and part.numeric:
@@ -175,7 +174,7 @@ class Tuning:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """What reports read: rounds to the target and final metric against the step size."""
+        """The data for reports: rounds to the target and final metric against the step size."""
         methods = {}
         for label, entry in self.entries.items():
             rows = self.sensitivity(label)
@@ -200,8 +199,8 @@ class Tuning:
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         figure: str = "png",
     ) -> list[str]:
-        """Write table.md, trials.csv, tuning.json, sensitivity.png and a best-….toml for each method;
-        returns their names. settings: what `fairlead run` takes for each method, in full."""
+        """Write table.md, trials.csv, tuning.json, sensitivity.png and a best-….toml per method; return
+        their names. settings: the full settings for `fairlead run`, per method."""
         from fairlead.study.tuning.files import write
 
         return write(self, Path(folder), settings or {}, figure)
@@ -213,12 +212,12 @@ class Tuning:
 
 
 def shown(value: Any) -> str:
-    """A setting as a table shows it."""
+    """A setting in a table."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _counted(trials: list[Tried]) -> str:
-    """How many trials there were, and how many of them came to nothing."""
-    lost = {s: sum(t.state == s for t in trials) for s in ("given up", "diverged")}
-    said = ", ".join(f"{count} {state}" for state, count in lost.items() if count)
-    return f"{len(trials)} ({said})" if said else str(len(trials))
+    """The number of trials, and how many were given up or diverged."""
+    counts = {s: sum(t.state == s for t in trials) for s in ("given up", "diverged")}
+    details = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{len(trials)} ({details})" if details else str(len(trials))

@@ -1,4 +1,4 @@
-"""The search: trials one by one, given up when they can no longer win, or many at once."""
+"""The search: trials one by one, stopped when they can no longer win, or many at once."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from fairlead.run.callbacks import Callback
-from fairlead.study.compare import default_metric as default_metric
-from fairlead.study.compare import labelled as labelled
 from fairlead.describe import described
 from fairlead.errors import FairleadError, needed, unknown
+from fairlead.run.callbacks import Callback
 from fairlead.run.many import pays, train_many
 from fairlead.run.progress import Progress
-from fairlead.task.task import Task
 from fairlead.run.train import Run, train
+from fairlead.study.compare import default_metric as default_metric
+from fairlead.study.compare import labelled as labelled
+from fairlead.study.tuning.objective import COLUMNS, Aim, Outcome
 from fairlead.study.tuning.result import Entry, Tuning
 from fairlead.study.tuning.space import GRID, Method, Space, Values, check_names
-from fairlead.study.tuning.objective import COLUMNS, Aim, Outcome
+from fairlead.task.task import Task
 
 if TYPE_CHECKING:
     from fairlead.study.tuning.studies import Claimed, Study
 
 SAMPLERS = ("grid", "tpe", "random")
 STUDY = "study.sqlite"
-TOGETHER = 64  # runs that are handed over at once; a tuning that is killed loses no more
-REPORTS = 20  # looks of the median rule at a run
-OWN = ("seed", "callbacks", "checkpoints", "resume", "outs", "workers")
+TOGETHER = 64  # runs per train_many call, the most that a killed tuning loses
+REPORTS = 20  # checks of the median rule per run
+RESERVED = ("seed", "callbacks", "checkpoints", "resume", "outs", "workers")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same for all trials of all methods."""
+    """What all trials of all methods share."""
 
     task: Task
     rounds: int
@@ -45,7 +45,7 @@ class Job:
 
     @property
     def train_settings(self) -> dict[str, Any]:
-        """The settings of a run; where rounds or bits count, it ends at the target."""
+        """The settings of a run, which stops at the target if rounds or bits are counted."""
         stop = {self.aim.metric: self.aim.goal} if self.aim.to_target else None
         return {**self.settings, "rounds": self.rounds, "target": stop, "progress": False}
 
@@ -72,25 +72,25 @@ def tune(
     progress: bool | Progress | None = None,
     **settings: Any,
 ) -> Tuning:
-    """Find the settings with which each method does best; other settings are those of `train`.
+    """Find the best settings of each method; other settings are those of `train`.
 
-    lr: step sizes to try: a list, or a range (low, high, "log"); 10, 3, 1, 0.3 and 0.1 where
-        nothing is to be searched.
+    lr: step sizes to try: a list, or a range (low, high, "log"); by default 10, 3, 1, 0.3 and 0.1 if
+        nothing else is searched.
     space: other settings by name, such as {"mu": [0.1, 1], "server_lr": (0.1, 3.0, "log")}; a
-        mapping gives values names, {"compressor": {"none": None, "qsgd:2": fl.QSGD(2)}}. A
-        method searches those it takes.
-    by: what is best: the fewest "rounds" or "bits" to the target, mean over seeds, or the "final" or
-        "best" metric; rounds where there is a target. `fairlead.study.tuning.objective` says what missing the
-        target costs.
-    protocol: "papers" tunes the step size alone, on the same list and seeds for every method, for
+        mapping names its values, {"compressor": {"none": None, "qsgd:2": fl.QSGD(2)}}. A method
+        searches only the settings it has.
+    by: the objective: the fewest "rounds" or "bits" to the target, mean over seeds, or the "final" or
+        "best" metric; by default rounds if there is a target. `fairlead.study.tuning.objective` defines
+        the penalty for missing it.
+    protocol: "papers" tunes only the step size, on the same list and seeds for every method, for
         the fewest rounds to the target.
-    sampler: "grid" tries every combination of lists; "tpe" and "random" take `trials` (20) draws,
-        seeded by sampler_seed, and need no lists. One study a method.
-    prune: give a trial up when it has spent more than the best one in all, or, by "final" or "best",
-        when it is below the median. together: hand whole trials to `train_many`, without pruning.
-        By default together on a GPU and for small problems, else one by one with pruning.
+    sampler: "grid" tries every combination of lists; "tpe" and "random" make `trials` (20) draws,
+        seeded by sampler_seed, and also allow ranges. One study per method.
+    prune: stop a trial once it has spent more than the best complete one, or, by "final" or "best",
+        when it is worse than the median. together: pass full trials to `train_many`, without
+        pruning. By default together on a GPU and for small problems, else one by one with pruning.
     out: a folder for study.sqlite and, with `Tuning.write`, for results; finished trials found
-        there are kept. storage: an Optuna URL of a database instead, where several machines share trials.
+        there are kept. storage: an Optuna database URL instead, so that several machines share trials.
 
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(gradient=10.0)
@@ -100,7 +100,7 @@ def tune(
     (1.0, [None, 25.0, 20.0])
     """
     named = _named(methods)
-    wanted, sampler, by = _wanted(lr, space, sampler, by, protocol, target)
+    wanted, sampler, by = _resolved(lr, space, sampler, by, protocol, target)
     check_names(named, list(wanted))
     spaces = {label: Space.of(method, wanted) for label, method in named.items()}
     aim = _aim(task, by, metric, target, settings)
@@ -108,13 +108,13 @@ def tune(
     _check(listed, sampler, trials, settings)
     if together is None and sampler != "tpe":
         together = pays(task, rounds=rounds, **settings) if prune is None else not prune
-    prune, together = _way(sampler, prune, bool(together))
+    prune, together = _mode(sampler, prune, bool(together))
     needed("optuna")
     from fairlead.study.tuning.studies import Study, opened
 
     job = Job(task, rounds, listed, aim, prune, together, settings)
     entries: dict[str, Entry] = {}
-    with opened(storage or _place(out)) as store:
+    with opened(storage or _study_file(out)) as store:
         studies = {
             label: Study(
                 label, store, aim, spaces[label], sampler=sampler, seed=sampler_seed,
@@ -134,7 +134,7 @@ def tune(
 
 
 def _search(job: Job, label: str, method: Method, study: Study, bar: Progress, before: int) -> None:
-    """Work on trials until all are finished, here or by other processes."""
+    """Run trials until all are finished, by this or other processes."""
     most = max(1, TOGETHER // len(job.seeds)) if job.together else 1
     while study.left(study.tried()):
         claimed = study.claim(most)
@@ -151,21 +151,21 @@ def _search(job: Job, label: str, method: Method, study: Study, bar: Progress, b
 
 
 def _at_once(job: Job, method: Method, study: Study, claimed: list[Claimed]) -> Any:
-    """Whole trials, handed over together."""
+    """Run full trials together."""
     pairs = [
-        (study.space.made(method, one.settings), seed) for one in claimed for seed in job.seeds
+        (study.space.apply(method, one.settings), seed) for one in claimed for seed in job.seeds
     ]
     runs = train_many(job.task, pairs, **job.train_settings)
-    for place, one in enumerate(claimed):
-        own = runs[place * len(job.seeds) : (place + 1) * len(job.seeds)]
+    for index, one in enumerate(claimed):
+        own = runs[index * len(job.seeds) : (index + 1) * len(job.seeds)]
         found = [job.aim.outcome(run, seed) for run, seed in zip(own, job.seeds, strict=True)]
         study.finish(one, found, given_up=False)
     return runs[-1].history.rows[-1]
 
 
 def _one_by_one(job: Job, method: Method, study: Study, claimed: Claimed) -> Any:
-    """A seed after the other; the rest is not run once one diverged or the trial cannot win."""
-    chosen = study.space.made(method, claimed.settings)
+    """Run seeds one by one, until one diverges or the trial can no longer win."""
+    chosen = study.space.apply(method, claimed.settings)
     found: list[Outcome] = []
     row: Mapping[str, float] = {}
     given_up = False
@@ -191,7 +191,7 @@ def _watch(job: Job, study: Study, claimed: Claimed, found: list[Outcome]) -> Ca
 
 
 class Spent(Callback):
-    """Ends a run that has spent more, with the seeds before it, than the best trial in all."""
+    """Stops a run that, with the earlier seeds, has spent more than the best complete trial."""
 
     def __init__(self, aim: Aim, used: float, least: float) -> None:
         self.aim, self.used, self.least = aim, used, least
@@ -199,8 +199,8 @@ class Spent(Callback):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no further run is worth it; a seed that missed the target is enough for that, but
-        only if some trial got there with all seeds."""
+        """Whether the trial can no longer win; one missed seed is enough, if another trial reached the
+        target with all seeds."""
         return self.used > self.least
 
     def row(self, row: Mapping[str, float]) -> bool:
@@ -208,7 +208,7 @@ class Spent(Callback):
 
 
 class Median(Callback):
-    """Ends a run that Optuna's median rule gives up; it looks now and then."""
+    """Stops a run that Optuna's median rule prunes; checked every `step` rounds."""
 
     def __init__(self, aim: Aim, trial: Any, offset: int, step: int) -> None:
         self.aim, self.trial, self.offset, self.step = aim, trial, offset, step
@@ -222,7 +222,7 @@ class Median(Callback):
         return self.trial.should_prune()
 
 
-# -- what is asked for ------------------------------------------------------------------------------
+# -- arguments --------------------------------------------------------------------------------------
 
 
 def _named(methods: Method | Mapping[str, Method] | Sequence[Method]) -> dict[str, Method]:
@@ -236,7 +236,7 @@ def _named(methods: Method | Mapping[str, Method] | Sequence[Method]) -> dict[st
     return named
 
 
-def _wanted(
+def _resolved(
     lr: Values | None,
     space: Mapping[str, Values] | None,
     sampler: str | None,
@@ -244,7 +244,7 @@ def _wanted(
     protocol: str | None,
     target: Mapping[str, float] | None,
 ) -> tuple[dict[str, Values], str, str]:
-    """What is searched, how, and by what."""
+    """The search space, the sampler and the objective."""
     if protocol not in (None, "papers"):
         raise unknown("protocol", str(protocol), ["papers"])
     wanted = dict(space or {})
@@ -256,8 +256,8 @@ def _wanted(
         listed = list(wanted) == ["lr"] and not isinstance(wanted["lr"], tuple)
         if not listed or sampler not in (None, "grid") or by not in (None, "rounds"):
             raise FairleadError(
-                "the papers' protocol tunes the step size on a list, by rounds: leave space, sampler "
-                "and by out"
+                "the papers' protocol tunes the step size on a list, by rounds: leave out space, "
+                "sampler and by"
             )
         by = "rounds"
     ranges = any(isinstance(values, tuple) for values in wanted.values())
@@ -275,7 +275,7 @@ def _aim(
     settings: Mapping[str, Any],
 ) -> Aim:
     if target is not None and len(target) != 1:
-        raise FairleadError("a tuning takes one target, for example {'accuracy': 0.9}")
+        raise FairleadError("tune needs exactly one target, for example {'accuracy': 0.9}")
     known = task.recorded(settings.get("weighting", "uniform"), settings.get("objective", True))
     name = next(iter(target)) if target else metric or default_metric(known)
     if name not in known:
@@ -285,27 +285,27 @@ def _aim(
 
 def _check(seeds: list[int], sampler: str, trials: int | None, settings: Mapping[str, Any]) -> None:
     if not seeds:
-        raise FairleadError("there are no seeds: take at least 1")
+        raise FairleadError("there are no seeds: give at least 1")
     if trials is not None and (sampler == "grid" or trials < 1):
         raise FairleadError(
-            f"trials is {trials}: take at least 1, or leave it out for a grid, which tries all"
+            f"trials is {trials}: give at least 1, or leave it out for a grid, which tries all"
         )
-    for name in OWN:
+    for name in RESERVED:
         if name in settings:
-            raise FairleadError(f"a tuning sets {name} of its runs itself: leave it out")
+            raise FairleadError(f"tune sets {name} for its runs itself: leave it out")
 
 
-def _way(sampler: str, prune: bool | None, together: bool) -> tuple[bool, bool]:
+def _mode(sampler: str, prune: bool | None, together: bool) -> tuple[bool, bool]:
     """Whether to prune, and whether to run trials together."""
     if together and sampler == "tpe":
-        raise FairleadError("tpe learns from each trial for the next: leave together out")
+        raise FairleadError("tpe needs each trial's result for the next: leave out together")
     if together and prune:
-        raise FairleadError("trials that run together are not pruned: keep together or prune")
+        raise FairleadError("trials that run together cannot be pruned: give together or prune")
     return (not together if prune is None else prune), together
 
 
 def _about(job: Job, method: Method, space: Space, sampler: str, seed: int) -> dict[str, Any]:
-    """What a study must have been begun with to go on with it. A grid may grow."""
+    """The settings that must match to continue a study. A grid may grow."""
     fixed = described(method)
     searched: Any = described({name: vars(part) for name, part in space.parts.items()})
     if sampler == "grid":
@@ -320,7 +320,7 @@ def _about(job: Job, method: Method, space: Space, sampler: str, seed: int) -> d
 
 
 def _without(method: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """A description of a method without the searched settings; of a schedule its kind is left."""
+    """A method's description without the searched settings; of a schedule the shape is kept."""
     found: dict[str, Any] = {}
     for name, value in method.items():
         if name == "method" and isinstance(value, dict):
@@ -332,7 +332,7 @@ def _without(method: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     return found
 
 
-def _place(out: str | Path | None) -> Path | None:
+def _study_file(out: str | Path | None) -> Path | None:
     if out is None:
         return None
     folder = Path(out)

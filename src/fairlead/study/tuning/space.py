@@ -1,4 +1,4 @@
-"""What is searched: lists of values and ranges, and methods with other settings."""
+"""The search space: lists of values and ranges, and methods with settings from it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from fairlead.core.method import Algorithm
-from fairlead.study.compare import with_value as with_value
 from fairlead.describe import described
 from fairlead.errors import FairleadError, unknown
 from fairlead.schedules import Schedule
+from fairlead.study.compare import with_value as with_value
 
 GRID = (10.0, 3.0, 1.0, 0.3, 0.1)
-"""The step sizes that are tried where none are given."""
+"""The default step sizes."""
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any] | tuple[float, ...]
 Method: TypeAlias = Algorithm[Any, Any]
@@ -25,7 +25,7 @@ Method: TypeAlias = Algorithm[Any, Any]
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`, even in the logarithm with `log`; with `whole` only whole ones."""
+    """Numbers from `low` to `high`, log-uniform with `log`; with `whole` only integers."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """A list of values, each by the number or word that is stored for it."""
+    """A list of values, keyed by the number or string stored for each."""
 
     values: dict[Any, Any]
 
@@ -49,7 +49,7 @@ class Choices:
         return all(not isinstance(word, str) for word in self.values)
 
     def samples(self) -> list[Any]:
-        """What is stored for each value."""
+        """The stored number or string of each value."""
         return list(self.values)
 
 
@@ -57,7 +57,7 @@ Searched: TypeAlias = Range | Choices
 
 
 def searched(name: str, given: Values, whole: bool = False) -> Searched:
-    """A list (or words for values) as choices; (low, high) or (low, high, "log") as a range.
+    """A list (or a mapping from names to values) as choices; (low, high[, "log"]) as a range.
 
     >>> searched("server_lr", (0.1, 3.0, "log"))
     Range(low=0.1, high=3.0, log=True, whole=False)
@@ -65,7 +65,7 @@ def searched(name: str, given: Values, whole: bool = False) -> Searched:
     ['true', 'false']
     """
     if isinstance(given, Mapping):
-        return Choices(_some(name, dict(given)))
+        return Choices(_nonempty(name, dict(given)))
     if isinstance(given, tuple):
         return _range(name, given, whole)
     if not isinstance(given, Sequence) or isinstance(given, str):
@@ -76,10 +76,10 @@ def searched(name: str, given: Values, whole: bool = False) -> Searched:
     found = dict(zip(words, given, strict=True))
     if len(found) < len(given):
         raise FairleadError(f"{name} has the values {words}: give each of them once")
-    return Choices(_some(name, found))
+    return Choices(_nonempty(name, found))
 
 
-def _some(name: str, values: dict[Any, Any]) -> dict[Any, Any]:
+def _nonempty(name: str, values: dict[Any, Any]) -> dict[Any, Any]:
     if not values:
         raise FairleadError(f"the grid of {name} is empty: give at least one value")
     return values
@@ -92,8 +92,8 @@ def _range(name: str, given: tuple[Any, ...], whole: bool) -> Range:
             if (0 if log else -math.inf) < low < high < math.inf:
                 return Range(low, high, log, whole)
     raise FairleadError(
-        f"the range of {name} is {given}: give (low, high) or (low, high, 'log') with low < high, in "
-        "the logarithm above zero; values to choose among are a list"
+        f"the range of {name} is {given}: give (low, high) or (low, high, 'log') with low < high, and "
+        "low above zero for 'log'; write choices as a list"
     )
 
 
@@ -102,7 +102,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _word(value: Any) -> Any:
-    """A number or text as it is; anything else in words that are the same in every process."""
+    """A number or string unchanged; anything else as a string that is the same in every process."""
     if _is_number(value) or isinstance(value, str):
         return value
     if dataclasses.is_dataclass(value):
@@ -112,11 +112,11 @@ def _word(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Space:
-    """The settings of one method that are searched.
+    """The searched settings of one method.
 
     >>> import fairlead as fl
     >>> space = Space.of(fl.FedProx(lr=1.0), {"lr": [1.0, 0.1], "mu": [0.1, 1.0]})
-    >>> space.points()[1], space.made(fl.FedProx(lr=1.0), {"lr": 0.1, "mu": 0.5}).mu
+    >>> space.points()[1], space.apply(fl.FedProx(lr=1.0), {"lr": 0.1, "mu": 0.5}).mu
     ({'lr': 1.0, 'mu': 1.0}, 0.5)
     """
 
@@ -124,8 +124,8 @@ class Space:
 
     @classmethod
     def of(cls, method: Method, given: Mapping[str, Values]) -> Space:
-        """Those of the settings that the method takes; every end and value is tried on it at once."""
-        kinds = taken(method)
+        """The settings that the method has; every value and range end is checked right away."""
+        kinds = fields_of(method)
         parts = {
             name: searched(name, values, kinds[name].split(" |")[0] == "int")
             for name, values in given.items()
@@ -134,11 +134,11 @@ class Space:
         space = cls(parts)
         for name, part in parts.items():
             for word in part.samples():
-                space.made(method, {name: word})
+                space.apply(method, {name: word})
         return space
 
-    def made(self, method: Method, settings: Mapping[str, Any]) -> Method:
-        """The method with these settings; a schedule keeps its kind."""
+    def apply(self, method: Method, settings: Mapping[str, Any]) -> Method:
+        """The method with these settings; a schedule keeps its shape."""
         for name, word in settings.items():
             part = self.parts.get(name)
             value = part.values.get(word, word) if isinstance(part, Choices) else word
@@ -151,7 +151,7 @@ class Space:
         for name, part in self.parts.items():
             if isinstance(part, Range):
                 raise FairleadError(
-                    f"the grid needs a list of values for {name}, not a range: give a list, or take "
+                    f"the grid needs a list of values for {name}, not a range: give a list, or use "
                     'sampler="tpe"'
                 )
             lists.append(part.samples())
@@ -159,24 +159,24 @@ class Space:
 
 
 def check_names(methods: Mapping[str, Method], names: Sequence[str]) -> None:
-    """Refuse a setting that no method takes."""
-    known = {name for method in methods.values() for name in taken(method)}
+    """Reject a setting that no method has."""
+    known = {name for method in methods.values() for name in fields_of(method)}
     for name in names:
         if name not in known:
             raise unknown(f"setting of {' and '.join(methods)}", name, known)
 
 
-def taken(method: Method) -> dict[str, str]:
-    """The settings that a method takes, a wrapper's inner ones too, and their types."""
+def fields_of(method: Method) -> dict[str, str]:
+    """A method's settings and their types, including those of a wrapped method."""
     own = {f.name: str(f.type) for f in dataclasses.fields(cast(Any, method)) if f.init}
     inner = getattr(method, "method", None)
     if isinstance(inner, Algorithm):
-        own = {**taken(inner), **{name: kind for name, kind in own.items() if name != "method"}}
+        own = {**fields_of(inner), **{name: kind for name, kind in own.items() if name != "method"}}
     return {n: kind for n, kind in own.items() if n != "domain" and n not in method.refuses}
 
 
 def changed(method: Method, name: str, value: Any) -> Method:
-    """The method with another setting."""
+    """The method with one setting replaced."""
     if name == "lr":
         rate: Any = cast(Any, method).lr
         return method.with_lr(with_value(rate, value))
@@ -190,4 +190,4 @@ def changed(method: Method, name: str, value: Any) -> Method:
         return dataclasses.replace(record, **{name: value})
     except TypeError as error:
         kind = type(method).__name__
-        raise FairleadError(f"{kind} does not take {value!r} for {name}: {error}") from error
+        raise FairleadError(f"{kind} does not accept {value!r} for {name}: {error}") from error

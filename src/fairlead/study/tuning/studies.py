@@ -1,9 +1,9 @@
-"""Trials in a storage that several processes share, with Optuna behind.
+"""Trials in an Optuna storage that several processes share.
 
-A process takes a trial by writing it down as running, in one transaction, and then looks whether an
-earlier one is the same: then its own is struck out. So nothing is done twice. While it works it
-keeps counting in the trial; a trial whose count stands still, or whose process has ended on
-this machine, is struck out and done again by whoever comes.
+A process claims a trial by storing it as running, in one transaction; if an earlier trial has the same
+settings, it then marks its own as failed. So no trial is run twice. While it works it updates a
+heartbeat in the trial; a trial whose heartbeat stops, or whose process has ended on this machine, is
+marked as failed and run again by another process.
 """
 
 from __future__ import annotations
@@ -32,50 +32,54 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairlead.errors import FairleadError
-from fairlead.study.tuning.space import Range, Searched, Space
 from fairlead.study.tuning.objective import Aim, Outcome, Tried, stored
+from fairlead.study.tuning.space import Range, Searched, Space
 
-BEAT, GRACE, LOOK = 5.0, 30.0, 0.2  # seconds between counts; until one stands still; between looks
-OVER = (TrialState.COMPLETE, TrialState.PRUNED)
+BEAT, GRACE, POLL = (
+    5.0,
+    30.0,
+    0.2,
+)  # seconds: heartbeat interval, heartbeat timeout, polling interval
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 @contextlib.contextmanager
 def opened(storage: str | Path | None) -> Iterator[Any]:
-    """The storage behind an URL or in an SQLite file; in memory with None."""
+    """The storage at a URL or in an SQLite file; in memory with None."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if storage is None:
         yield optuna.storages.InMemoryStorage()
         return
     url = storage if isinstance(storage, str) else f"sqlite:///{storage.resolve()}"
-    made = _connected(url.replace("{", "{{").replace("}", "}}"))
+    connection = _connected(url.replace("{", "{{").replace("}", "}}"))
     try:
-        yield made
+        yield connection
     finally:
-        made.remove_session()
-        made.engine.dispose()
+        connection.remove_session()
+        connection.engine.dispose()
 
 
 def _connected(url: str) -> optuna.storages.RDBStorage:
     options: dict[str, Any] = {}
-    place = url.split("@")[-1]  # without a password
+    address = url.split("@")[-1]  # without a password
     if url.startswith("sqlite"):
         options = {"connect_args": {"timeout": 60}}
     for attempt in range(10):
         try:
             return optuna.storages.RDBStorage(url, options)
         except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            # another process may be making the tables
+            # another process may be creating the tables
             if attempt == 9 or isinstance(error, sqlalchemy.exc.ArgumentError):
                 shown = str(error).splitlines()[0]
-                raise FairleadError(f"the storage {place} cannot be opened: {shown}") from error
-            time.sleep(LOOK)
+                raise FairleadError(f"the storage {address} cannot be opened: {shown}") from error
+            time.sleep(POLL)
         except ImportError as error:
-            raise FairleadError(f"the storage {place} needs a driver: {error}") from error
+            raise FairleadError(f"the storage {address} needs a driver: {error}") from error
     raise AssertionError
 
 
 class Seeded(BaseSampler):
-    """Another sampler whose draws are a function of the seed, the trial's number and the trials before."""
+    """A sampler whose draws are a function of the seed, the trial's number and the earlier trials."""
 
     def __init__(self, kind: type[TPESampler] | type[RandomSampler], seed: int) -> None:
         self.kind, self.seed = kind, seed
@@ -100,7 +104,7 @@ class Seeded(BaseSampler):
 
 @dataclass
 class Claimed:
-    """A trial that this process works on."""
+    """A trial that this process runs."""
 
     trial: Trial
     settings: dict[str, Any]
@@ -126,7 +130,7 @@ class Study:
         self.storage = storage
         self.points = space.points() if sampler == "grid" else []
         self.total = len(self.points) or (trials if space.parts else 1)
-        self.me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.worker = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.mine: set[int] = set()
         self.seen: dict[int, tuple[Any, float]] = {}
         kind = TPESampler if sampler == "tpe" else RandomSampler
@@ -136,7 +140,7 @@ class Study:
         )  # fmt: skip
 
     def check(self, about: Mapping[str, Any]) -> None:
-        """Refuse trials of other settings."""
+        """Reject a stored study with different settings."""
         known = self.study.user_attrs.get("about")
         if known is None:
             self.study.set_user_attr("about", dict(about))
@@ -144,38 +148,38 @@ class Study:
         other = [name for name in about if known.get(name) != about[name]]
         if other:
             raise FairleadError(
-                f"the study '{self.study.study_name}' was begun with another {' and '.join(other)}: "
-                "take another folder or storage, or what it was begun with"
+                f"the study '{self.study.study_name}' was started with a different "
+                f"{' and '.join(other)}: use another folder or storage, or the original settings"
             )
 
-    # -- taking trials --------------------------------------------------------------------------
+    # -- claiming trials ------------------------------------------------------------------------
 
     def claim(self, most: int) -> list[Claimed]:
-        """Trials to work on, at most so many; none if all are done or others are at them."""
+        """At most `most` trials to run; none if all are finished or claimed by others."""
         trials = self._trials()
         if self.sampler == "grid":
             return self._claim_points(trials, most)
-        standing = sum(trial.state != TrialState.FAIL for trial in trials)
-        found = [self._claim_drawn() for _ in range(min(most, self.total - standing))]
+        active = sum(trial.state != TrialState.FAIL for trial in trials)
+        found = [self._claim_drawn() for _ in range(min(most, self.total - active))]
         return [claimed for claimed in found if claimed is not None]
 
     def wait(self) -> None:
-        """For others to finish theirs."""
-        time.sleep(LOOK)
+        """Wait for other processes to finish their trials."""
+        time.sleep(POLL)
 
     def _claim_points(self, trials: Sequence[FrozenTrial], most: int) -> list[Claimed]:
-        standing = [_settings(trial) for trial in trials if trial.state != TrialState.FAIL]
-        free = [point for point in self.points if point not in standing][:most]
+        active = [_settings(trial) for trial in trials if trial.state != TrialState.FAIL]
+        free = [point for point in self.points if point not in active][:most]
         distributions = {name: self._distribution(part) for name, part in self.space.parts.items()}
         for point in free:
-            taken = optuna.trial.create_trial(
+            trial = optuna.trial.create_trial(
                 state=TrialState.RUNNING, params=point, distributions=distributions,
-                user_attrs={"worker": self.me, "settings": point},
+                user_attrs={"worker": self.worker, "settings": point},
             )  # fmt: skip
-            self.study.add_trial(taken)
+            self.study.add_trial(trial)
         found, before = [], []
         for trial in self.study.get_trials(deepcopy=False) if free else []:
-            if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == self.me:
+            if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == self.worker:
                 if _settings(trial) in before:
                     self.study.tell(trial.number, state=TrialState.FAIL)
                     continue
@@ -188,7 +192,7 @@ class Study:
     def _claim_drawn(self) -> Claimed | None:
         distributions = {name: self._distribution(part) for name, part in self.space.parts.items()}
         trial = self.study.ask(distributions)
-        trial.set_user_attr("worker", self.me)
+        trial.set_user_attr("worker", self.worker)
         trial.set_user_attr("settings", trial.params)
         earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
         if sum(t.state != TrialState.FAIL for t in earlier) >= self.total:
@@ -207,7 +211,7 @@ class Study:
         return CategoricalDistribution(part.samples())
 
     def _trials(self) -> list[FrozenTrial]:
-        """All trials, after striking out those whose process has died."""
+        """All trials, after marking those of dead processes as failed."""
         trials = self.study.get_trials(deepcopy=False)
         dead = [trial for trial in trials if self._is_dead(trial)]
         for trial in dead:
@@ -228,12 +232,12 @@ class Study:
 
     @contextlib.contextmanager
     def working(self, claimed: Sequence[Claimed]) -> Iterator[None]:
-        """While trials are worked on: keeps counting in them; an error strikes them out."""
-        over = threading.Event()
+        """Update the heartbeat of trials while they run; an error marks them as failed."""
+        stopped = threading.Event()
 
         def count() -> None:
             beat = 0
-            while not over.wait(BEAT):
+            while not stopped.wait(BEAT):
                 beat += 1
                 for one in claimed:
                     with contextlib.suppress(
@@ -252,20 +256,20 @@ class Study:
                 self.study.tell(one.trial.number, state=TrialState.FAIL, skip_if_finished=True)
             raise
         finally:
-            over.set()
+            stopped.set()
             if self.shared:
                 counter.join()
 
     # -- results --------------------------------------------------------------------------------
 
     def finish(self, claimed: Claimed, runs: Sequence[Outcome], given_up: bool) -> None:
-        """Write down what a trial came to. Where others gave this process up for dead, theirs counts."""
+        """Store a trial's results, unless other processes assumed that this one was dead."""
         trial = claimed.trial
         with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
             trial.set_user_attr("runs", stored(runs))
             diverged = any(run.stopped == "diverged" for run in runs)
             if given_up and self.aim.to_target and runs and not diverged:
-                trial.report(self.aim.value(runs), 0)  # the sampler learns how near it came
+                trial.report(self.aim.value(runs), 0)  # tells the sampler how close it came
             if given_up or diverged:
                 self.study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
             else:
@@ -275,25 +279,25 @@ class Study:
     def tried(self) -> list[Tried]:
         """The finished trials."""
         found: dict[str, Tried] = {}
-        for trial in self.study.get_trials(deepcopy=False, states=OVER):
+        for trial in self.study.get_trials(deepcopy=False, states=FINISHED):
             runs = [Outcome(**run) for run in trial.user_attrs.get("runs", [])]
             state = "complete" if trial.state == TrialState.COMPLETE else "given up"
             if any(run.stopped == "diverged" for run in runs):
                 state = "diverged"
             one = Tried(trial.number, _settings(trial), state, runs)
-            # a point of a grid that was done twice all the same counts once
+            # a grid point that was run twice anyway counts once
             found.setdefault(str(one.settings) if self.points else str(one.number), one)
         return list(found.values())
 
     def left(self, tried: Sequence[Tried]) -> int:
-        """How many trials are not finished."""
+        """The number of unfinished trials."""
         if self.sampler != "grid":
             return max(0, self.total - len(tried))
         done = [trial.settings for trial in tried]
         return sum(point not in done for point in self.points)
 
     def least(self) -> float:
-        """The fewest rounds or bits that all seeds of a trial took together to the target."""
+        """The fewest rounds or bits to the target of any trial, summed over its seeds."""
         totals = [self.aim.total(trial.runs) for trial in self.tried() if trial.state == "complete"]
         return min(totals, default=float("inf"))
 

@@ -1,4 +1,4 @@
-"""Problems with known solutions, the toys of the papers, and saddle problems from data."""
+"""Problems with known solutions, toy problems from the papers, and saddle problems from data."""
 
 from fairlead.task.problems.convex import (
     logistic_regression,

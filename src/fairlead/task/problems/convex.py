@@ -1,4 +1,4 @@
-"""Problems with known solutions, and the toys of the papers."""
+"""Problems with known solutions, and toy problems from the papers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _quadratic(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **settings: Any) -> Task:
     """f_i(x) = ½ x'A_i x − b_i'x with A of shape (N, d, d) and b of shape (N, d). The optimum is
-    known where the mean of the A_i is positive definite.
+    known if the mean of the A_i is positive definite.
 
     >>> quadratics([[[1.0]], [[3.0]]], [[-1.0], [3.0]]).optimum  # of the mean function
     tensor([0.5000], dtype=torch.float64)
@@ -69,7 +69,10 @@ def random_quadratics(
     max_i‖∇²f_i − ∇²f‖ = δ and mean_i‖∇f_i(x*)‖² = G² (0 for a single client)."""
     positive("mu", mu)
     if beta < mu or delta < 0 or gradient < 0:
-        raise FairleadError("take mu ≤ beta, and delta and gradient zero or positive")
+        raise FairleadError(
+            f"mu is {mu}, beta {beta}, delta {delta} and gradient {gradient}: they need mu ≤ beta, "
+            "delta ≥ 0 and gradient ≥ 0"
+        )
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
     spectrum = np.linspace(mu, beta, dim) if dim > 1 else np.array([beta])
@@ -99,7 +102,7 @@ def logistic_regression(
     **settings: Any,
 ) -> Task:
     """Logistic regression with labels −1 and +1 and the ridge term l2/2·‖x‖², without intercept.
-    With `solve`, the optimum of the uniform mean over clients is found by L-BFGS."""
+    With `solve`, the optimum of the uniform mean over clients is computed by L-BFGS."""
     x = torch.as_tensor(np.asarray(features, dtype=float))
     y = torch.as_tensor(np.asarray(labels, dtype=float))
     model = nn.Linear(x.shape[1], 1, bias=False)
@@ -119,7 +122,7 @@ def synthetic_logistic(
     seed: int = 0,
     **settings: Any,
 ) -> Task:
-    """Logistic regression on Gaussian features whose mean and true weights shift between
+    """Logistic regression on Gaussian features; their mean and the true weights shift between
     clients."""
     rng = np.random.default_rng(seed)
     centers = shift * rng.normal(size=(clients, 1, dim)) / math.sqrt(dim)
@@ -132,7 +135,7 @@ def synthetic_logistic(
 
 
 class _Separator(nn.Module):
-    """A line of fixed slope in the plane: a·(x1 + x2) + bias, with only the bias trained."""
+    """A line of fixed slope in the plane, a·(x1 + x2) + bias; only the bias is trained."""
 
     def __init__(self, slope: float) -> None:
         super().__init__()
@@ -151,10 +154,10 @@ def two_gaussians(
     seed: int = 0,
     **settings: Any,
 ) -> Task:
-    """The toy of the FedAvg heterogeneity study, section 3.1: every client has 50 points around
-    (0, 0) and 50 around (1, 1), standard deviation ½; for the last client the second cloud lies at
-    (outlier, outlier). A separator of fixed slope, its bias trained with the logistic loss.
-    `iid_split` deals the same points out at random."""
+    """The toy problem of the FedAvg heterogeneity study, section 3.1: every client has 50 points
+    around (0, 0) and 50 around (1, 1), standard deviation ½; the last client's second cloud is at
+    (outlier, outlier). The model is a separator of fixed slope, its bias trained with the logistic
+    loss. `iid_split` assigns the same points at random."""
     rng = np.random.default_rng(seed)
 
     def draw(per_class: int) -> tuple[np.ndarray, np.ndarray]:

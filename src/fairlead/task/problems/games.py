@@ -37,17 +37,17 @@ def saddle_regression(
     **settings: Any,
 ) -> SaddleTask:
     """The test problem (17)-(18) of the saddle-point paper: f_i = −½[‖y‖² − b_i'y + y'A_i x] + λ/2·‖x‖² with
-    A_i = diag(a_i), a_i ~ N(1, s²) cut off below at 1, and b_i ~ N(0, s²) with mean zero; the saddle point
-    is 0. scaling: "printed" as it stands; "regression" leaves the ½ of the b and A terms out, so that
-    the maximum over y is the regression (19)."""
+    A_i = diag(a_i), a_i ~ N(1, s²) clipped below at 1, and b_i ~ N(0, s²) with mean zero; the saddle point
+    is 0. scaling: "printed" as in the paper; "regression" drops the ½ of the b and A terms, so that the
+    maximum over y is the regression (19)."""
     if s < 0:
-        raise FairleadError(f"s is {s}: take zero or a positive number")
+        raise FairleadError(f"s is {s}: it must not be negative")
     rng = np.random.default_rng(seed)
     b = rng.normal(0, s, (clients, dim))
     a = np.maximum(rng.normal(1, s, (clients, dim)), 1.0)
     halves = {"printed": 0.5, "regression": 1.0}
     if scaling not in halves:
-        raise FairleadError(f"scaling is '{scaling}': take 'printed' or 'regression'")
+        raise FairleadError(f"scaling is '{scaling}': it must be 'printed' or 'regression'")
     f = partial(_regression_game, half=halves[scaling], lam=lam)
     at = torch.full((dim,), start, dtype=torch.float64)
     data = [torch.tensor(a), torch.tensor(b - b.mean(0))]
@@ -76,7 +76,7 @@ def quadratic_game(
     max_i‖G_i(z*)‖ = ζ."""
     positive("mu", mu)
     if beta < mu:
-        raise FairleadError(f"beta is {beta}, mu is {mu}: take mu ≤ beta")
+        raise FairleadError(f"beta is {beta} and mu is {mu}: beta must be at least mu")
     rng = np.random.default_rng(seed)
 
     def own() -> NDArray[Any]:
@@ -85,12 +85,12 @@ def quadratic_game(
 
     first, second = own(), own()
     own_x, own_y = (
-        first + _apart(rng, clients, dim, delta),
-        second + _apart(rng, clients, dim, delta),
+        first + _deviations(rng, clients, dim, delta),
+        second + _deviations(rng, clients, dim, delta),
     )
     cross = rng.normal(size=(dim, dim))
     cross *= beta / np.linalg.norm(cross, 2)
-    cross = cross + _apart(rng, clients, dim, delta, even=False)
+    cross = cross + _deviations(rng, clients, dim, delta, symmetric=False)
     return _game(rng, own_x, own_y, cross, zeta, {"name": "quadratic-game", **settings})
 
 
@@ -107,27 +107,29 @@ def bilinear_game(
 ) -> SaddleTask:
     """A random bilinear game f_i = x'B_i y + p_i'x − q_i'y + μ/2·(‖x‖² − ‖y‖²): the mean B has singular values
     from `smallest` to β, clients differ in B by at most δ in norm, and max_i‖G_i(z*)‖ = ζ. With μ = 0
-    gradient descent-ascent moves away from the saddle point, and mirror-prox towards it; the gap
-    f(x, y*) − f(x*, y) is zero everywhere then, and `distance` and `residual_norm` tell."""
+    gradient descent-ascent moves away from the saddle point and mirror-prox towards it; the gap
+    f(x, y*) − f(x*, y) is then zero everywhere, so use `distance` and `residual_norm`."""
     positive("smallest", smallest)
     if beta < smallest or mu < 0:
-        raise FairleadError("take smallest ≤ beta, and mu zero or positive")
+        raise FairleadError(
+            f"smallest is {smallest}, beta {beta} and mu {mu}: they need smallest ≤ beta and mu ≥ 0"
+        )
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.normal(size=(dim, dim)))[0] for _ in range(2))
     cross = left @ np.diag(np.linspace(smallest, beta, dim)) @ right
-    cross = cross + _apart(rng, clients, dim, delta, even=False)
+    cross = cross + _deviations(rng, clients, dim, delta, symmetric=False)
     own = np.broadcast_to(mu * np.eye(dim), cross.shape)
     return _game(rng, own, own, cross, zeta, {"name": "bilinear-game", **settings})
 
 
-def _apart(
-    rng: np.random.Generator, clients: int, dim: int, delta: float, even: bool = True
+def _deviations(
+    rng: np.random.Generator, clients: int, dim: int, delta: float, symmetric: bool = True
 ) -> NDArray[Any]:
-    """Matrices with mean zero and largest norm δ, symmetric if `even`."""
+    """Matrices with mean zero and largest norm δ."""
     if delta < 0:
-        raise FairleadError(f"delta is {delta}: take zero or a positive number")
+        raise FairleadError(f"delta is {delta}: it must not be negative")
     parts = rng.normal(size=(clients, dim, dim))
-    parts = parts + parts.transpose(0, 2, 1) if even else parts
+    parts = parts + parts.transpose(0, 2, 1) if symmetric else parts
     parts -= parts.mean(0)
     largest = np.linalg.norm(parts, 2, axis=(1, 2)).max()
     return parts * (delta / largest if clients > 1 else 0)
@@ -141,20 +143,20 @@ def _game(
     zeta: float,
     settings: dict[str, Any],
 ) -> SaddleTask:
-    """The game with these matrices a client, a random saddle point, and mappings of at most ζ there."""
+    """The game with these matrices per client, a random saddle point, and mappings of norm ≤ ζ there."""
     if zeta < 0:
-        raise FairleadError(f"zeta is {zeta}: take zero or a positive number")
+        raise FairleadError(f"zeta is {zeta}: it must not be negative")
     clients, n, _ = cross.shape
     m = np.zeros((clients, 2 * n, 2 * n))
     m[:, :n, :n], m[:, n:, n:], m[:, :n, n:] = own_x, own_y, cross
     m[:, n:, :n] = -cross.transpose(0, 2, 1)  # so that G_i(z) = M_i z + v_i
     z = rng.normal(size=2 * n)
-    pulls = rng.normal(size=(clients, 2 * n))
-    pulls -= pulls.mean(0)
-    pulls *= zeta / np.linalg.norm(pulls, axis=1).max() if clients > 1 else 0
+    mappings = rng.normal(size=(clients, 2 * n))
+    mappings -= mappings.mean(0)
+    mappings *= zeta / np.linalg.norm(mappings, axis=1).max() if clients > 1 else 0
     settings = {"optimum": torch.tensor(z), "record": True, **settings}
     at = torch.zeros(n, dtype=torch.float64)
-    data = [torch.tensor(m), torch.tensor(pulls - m @ z)]
+    data = [torch.tensor(m), torch.tensor(mappings - m @ z)]
     return SaddleTask.of(_quadratic_game, data, at, at, batched=True, **settings)
 
 
@@ -167,9 +169,9 @@ def robust_regression(
     solve: bool = True,
     **settings: Any,
 ) -> SaddleTask:
-    """Linear regression against an adversary who shifts all features by one vector r: f = ½(w'(a + r) − b)²
-    + l2/2·‖w‖² − penalty/2·‖r‖². It is concave in r where ‖w‖² < penalty: take the penalty large enough
-    for the iterates to stay there. With `solve` the saddle point is found."""
+    """Linear regression against an adversary that shifts all features by one vector r: f = ½(w'(a + r) − b)²
+    + l2/2·‖w‖² − penalty/2·‖r‖². It is concave in r where ‖w‖² < penalty: choose the penalty large enough
+    for the iterates to stay there. With `solve` the saddle point is computed."""
     a = torch.as_tensor(np.asarray(features, dtype=float))
     b = torch.as_tensor(np.asarray(targets, dtype=float))
     positive("l2", l2)
@@ -183,7 +185,7 @@ def robust_regression(
         size = float(task.optimum[task.players[0]].square().sum())
         if size >= penalty:
             raise FairleadError(
-                f"the solver ended where ‖w‖² = {size:.3g} and the adversary has no best answer to a "
+                f"at the solution ‖w‖² is {size:.3g}, where the adversary has no best response with a "
                 f"penalty of {penalty:.3g}: raise it"
             )
     return task
@@ -195,7 +197,7 @@ def _robust(w: Tensor, r: Tensor, a: Tensor, b: Tensor, l2: float, penalty: floa
 
 
 class _Scored(nn.Module):
-    """A model with the two class means of its scores."""
+    """A model and the class means a and b of its scores."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -210,16 +212,16 @@ def auc_maximization(
     """The area under the ROC curve as a saddle problem (Ying, Wen and Lyu 2016), for any task with a model
     of one output and labels −1 and +1: min over the model and two numbers a, b, max over α of
     E[(s − a)² | +] + E[(s − b)² | −] + 2(1 + α)(E[s | −] − E[s | +]) − α² with the scores s. At the saddle point
-    this is the pairwise loss E(1 − s + s')² of a positive and a negative sample, less one. (The authors'
-    objective divided by p(1 − p), p the share of positives by the clients' weights.)
+    this is the pairwise loss E(1 − s + s')² of a positive and a negative sample, minus one. (The authors'
+    objective divided by p(1 − p), where p is the weighted share of positives.)
 
-    The task's own l2 stays on the model, and runs record the AUC on its test data. With `solve` the
-    saddle point is found, which takes a linear model and l2 > 0."""
+    The task's own l2 applies to the model, and runs record the AUC on its test data. With `solve` the
+    saddle point is computed, which needs a linear model and l2 > 0."""
     _plain_task(task)
     labels = task.data[-1]
     if labels.dim() != 1:
         raise FairleadError(
-            f"the labels have shape {tuple(labels.shape)}: give one number a sample, −1 or +1"
+            f"the labels have shape {tuple(labels.shape)}: give one number per sample, −1 or +1"
         )
     check_signs(labels)
     weights = task.client_weights(weighting) / task.sizes
@@ -233,23 +235,22 @@ def auc_maximization(
         *inputs, label = batch
         score, (a, b), alpha = x.model(*inputs), x.means.v, y.v[0]
         if score.numel() != label.numel():
-            raise FairleadError("AUC takes a model with one output, the score")
+            raise FairleadError("AUC needs a model with one output, the score")
         score = score.reshape(label.shape)
         plus = ((score - a).square() - 2 * (1 + alpha) * score) / p
         minus = ((score - b).square() + 2 * (1 + alpha) * score) / (1 - p)
         return torch.where(label > 0, plus, minus) - alpha**2 + _ridge(x.model, task)
 
-    made = SaddleTask(
-        _like(task, _Scored), Vector(torch.zeros(1)), play, task.data, task.split,
+    saddle = SaddleTask(
+        _wrapped(task, _Scored), Vector(torch.zeros(1)), play, task.data, task.split,
         judge=judge, weighting=weighting, record=task.capturable, noise=task.noise,
         transform=task.transform, keep="host" if task.mapped else task.keep, dtype=task.dtype, device=task.device, name=f"auc of {task.name}",
     )  # fmt: skip
-    made = made.replace(optimum=saddle_point(made, weighting)) if solve else made
-    return made
+    return saddle.replace(optimum=saddle_point(saddle, weighting)) if solve else saddle
 
 
 class AgnosticTask(SaddleTask):
-    """A task whose clients are weighted by an adversary; runs record the largest client's loss."""
+    """A task whose clients are weighted by an adversary; runs record the largest client loss."""
 
     def evaluate(
         self,
@@ -272,39 +273,38 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
     """Agnostic federated learning (Mohri, Sivek and Suresh 2019) over any task: min over the model, max over
     weights λ on the simplex of Σ λ_i f_i(x) − penalty·N/2·‖λ − 1/N‖². Without a penalty the worst client
     counts; with a large one the mean does. Runs record `worst_loss`, max_i f_i(x), and the task's test
-    metrics. With `solve` the saddle point is found, for convex losses with l2 > 0."""
+    metrics. With `solve` the saddle point is computed, for convex losses with l2 > 0."""
     if penalty < 0:
-        raise FairleadError(f"penalty is {penalty}: take zero or a positive number")
+        raise FairleadError(f"penalty is {penalty}: it must not be negative")
     _plain_task(task)
     n = task.clients
     data, split = list(task.data), task.split
-    if len(np.unique(split.order)) < len(split.order):  # a sample of two clients becomes two
+    if len(np.unique(split.order)) < len(split.order):  # duplicate samples shared by clients
         data = [t.index_select(0, task.order.to(t.device)) for t in data]
         split = Split(np.arange(len(split.order)), split.offsets)
     owner = torch.zeros(len(data[0]), dtype=torch.int64)
     owner[torch.from_numpy(split.order)] = torch.from_numpy(split.owners)
 
     def play(x: nn.Module, y: Vector, *batch: Tensor) -> Tensor:
-        *sample, who = batch
+        *sample, client = batch
         losses = task.loss(x(*sample[: task.inputs]), *sample[task.inputs :])
         even = penalty * n / 2 * (y.v - 1 / n).square().sum()
-        return n * y.v[who] * losses - even + _ridge(x, task)
+        return n * y.v[client] * losses - even + _ridge(x, task)
 
     weights = Vector(torch.full((n,), 1 / n, dtype=task.dtype))
-    made = AgnosticTask(
-        _like(task, lambda model: model), weights, play, [*data, owner], split,
+    saddle = AgnosticTask(
+        _wrapped(task, lambda model: model), weights, play, [*data, owner], split,
         judge=_twin(task, task.metrics), simplex=True, weighting="uniform",
         record=task.capturable, noise=task.noise, transform=task.transform, keep="host" if task.mapped else task.keep,
         dtype=task.dtype, device=task.device, name=f"agnostic {task.name}",
     )  # fmt: skip
-    made = made.replace(optimum=saddle_point(made)) if solve else made
-    return made
+    return saddle.replace(optimum=saddle_point(saddle)) if solve else saddle
 
 
-def _like(
+def _wrapped(
     task: Task, wrap: Callable[[nn.Module], nn.Module]
 ) -> nn.Module | Callable[[], nn.Module]:
-    """The task's model, or its maker where weights come from the run's seed, wrapped."""
+    """The task's model, or its factory if weights come from the run's seed, wrapped."""
     make = task.make
     return wrap(copy.deepcopy(task.model)) if make is None else lambda: wrap(make())
 
@@ -315,11 +315,11 @@ def _twin(task: Task, metrics: Any) -> Task:
 
 def _plain_task(task: Task) -> None:
     if isinstance(task, SaddleTask):
-        raise FairleadError("the task is a saddle problem already: give a task that minimizes")
+        raise FairleadError("the task is already a saddle problem: give a minimization task")
 
 
 def _ridge(model: nn.Module, task: Task) -> Tensor | float:
-    """The task's l2 term, over the parameters that it trains."""
+    """The task's l2 term over its trained parameters."""
     if not task.l2:
         return 0.0
     trained = {part.name for part in task.layout.parameters}
