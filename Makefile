@@ -26,6 +26,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
+	$(BIN)/lint-imports
 
 bench: setup
 	$(BIN)/fairlead bench --out $(OUT)/bench $(BENCH)

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.task import models
 from fairlead.gradients.stacked import norm, stacked_model
 from fairlead.gradients.stacked import triton_conv as kernels
 from fairlead.gradients.stacked.tiles import Tile, conv_tile, power_of_2, weight_tile
+from fairlead.task import models
 from fairlead.task.layout import Layout
 
 WORK = {  # the model, an image, clients, batch

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.run import Report, best
-from fairlead.report.plots import in_style, look, save
+from fairlead.figures.style import in_style, look, save
 
 BARS = {"fairlead": 3, "SCAFFOLD": 6, "bare loop": 0, "pfl": 1, "Flower": 2, "FedLab": 4}
 """Who is drawn, from top to bottom, in which of the style's colours."""

@@ -8,9 +8,17 @@ True
 """
 
 from fairlead import measure, schedules, track
+from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
 from fairlead.core.message import Message
 from fairlead.core.method import Algorithm, Client, Cohort, Lasting, Replies, Step
 from fairlead.core.records import Memory, Record, State, Upload
+from fairlead.data import features, sources, splits
+from fairlead.data.batches import Batches, Geometric
+from fairlead.data.images import Images
+from fairlead.data.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
+from fairlead.engine.processes.distribute import Distributed
+from fairlead.engine.simulate import Simulate
+from fairlead.errors import Diverged, FairleadError
 from fairlead.methods import (
     METHODS,
     PRESETS,
@@ -39,34 +47,25 @@ from fairlead.methods import (
     ScaffoldM,
     ScaffoldS,
 )
+from fairlead.methods.citations import cite
+from fairlead.run import folder as runs
 from fairlead.run.callbacks import Callback
 from fairlead.run.checkpoint import Checkpoints
-from fairlead.methods.citations import cite
-from fairlead.study.compare import Comparison, compare
-from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
-from fairlead.data import features, sources, splits
-from fairlead.data.batches import Batches, Geometric
-from fairlead.data.images import Images
-from fairlead.engine.processes.distribute import Distributed
-from fairlead.engine.simulate import Simulate
-from fairlead.errors import Diverged, FairleadError
 from fairlead.run.history import History
-from fairlead.task.losses import Whole
 from fairlead.run.many import train_many
 from fairlead.run.needs import needs
-from fairlead.task.saddle import SaddleTask
-from fairlead.data.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
-from fairlead.task.solve import minimize, saddle_point
+from fairlead.run.train import Run, train
+from fairlead.study.compare import Comparison, compare
+from fairlead.study.tuning import Tuning, tune
 from fairlead.task import catalog as tasks
 from fairlead.task import losses, models, problems
+from fairlead.task.losses import Whole
+from fairlead.task.saddle import SaddleTask
+from fairlead.task.solve import minimize, saddle_point
 from fairlead.task.task import Task
-from fairlead.run import folder as runs
-from fairlead.run.train import Run, train
-from fairlead.study.tuning import Tuning, tune
+from fairlead.version import __version__
 
 from fairlead import testing  # isort: skip: it uses everything else
-
-__version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
@@ -134,6 +133,7 @@ __all__ = [
     "Upload",
     "Weighted",
     "Whole",
+    "__version__",
     "cite",
     "compare",
     "features",

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from programs import PATHS
+from typer.testing import CliRunner
+
+import fairlead as fl
 from bench import bare, figure, ours, run, table, write
 from bench.machine import FAR, Machine
 from bench.peers import PEERS, Peer, contestants, environment, plain
 from bench.scaling import CURVES, network
 from bench.turns import Contestant, Times, own, take_turns
 from bench.workloads import WORKLOADS, Workload, chosen
-from programs import PATHS
-from typer.testing import CliRunner
-
-import fairlead as fl
 from fairlead.cli import app
 
 TINY = Workload("T", "tiny", "mlp", (4, 3, 2), (4,), 2, 4, 3, 5, lr=0.1)

@@ -12,8 +12,6 @@ from torch import Tensor
 
 import fairlead as fl
 from fairlead.core.records import Upload
-from fairlead.engine import simulate
-from fairlead.core.records import Upload
 from fairlead.engine import autotune
 from fairlead.gradients import capture, cpu_kernels, deferred, oracle
 from fairlead.gradients.deferred import BLOCK, Product, Space, Vector, settled

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import fairlead as fl
-from fairlead.report.plots import FORMATS, figure_path, look, panels, run_figure, save
+from fairlead.figures.style import FORMATS, figure_path, look, panels, save
+from fairlead.report.plots import run_figure
 
 # how the three kinds of colour blindness see linear RGB, after Machado et al. 2009
 SEEN = {
@@ -47,7 +48,7 @@ def test_the_same_figure_is_the_same_bytes(result, tmp_path, kind: str) -> None:
 
 DRAWN = """
 import sys
-from fairlead.report.plots import look, panels
+from fairlead.figures.style import look, panels
 for path in sys.argv[1:]:
     with panels(path, rows=1, columns=1, share_y=False) as axes:
         for k in range(9):

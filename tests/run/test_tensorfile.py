@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fairlead.run.tensorfile import Pieces, digest, write
+from fairlead.core.tensorfile import Pieces, digest, write
 
 TENSORS = {
     "a": torch.tensor([True, False, True]),

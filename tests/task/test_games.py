@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fairlead as fl
-from fairlead.gradients.oracle import Gradients
-from fairlead.gradients.form import ANY, Form
 from fairlead.core.domain import Simplex
+from fairlead.gradients.form import ANY, Form
+from fairlead.gradients.oracle import Gradients
 from fairlead.task.losses import auc
 from fairlead.task.solve import saddle_point
 

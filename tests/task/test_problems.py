@@ -13,7 +13,9 @@ from fairlead.task.solve import minimize
 
 
 def _gradients(task: fl.Task, x: torch.Tensor) -> torch.Tensor:
-    return torch.stack([Gradients(task).full_single(i, x, x[:0], 1000)[0] for i in range(task.clients)])
+    return torch.stack(
+        [Gradients(task).full_single(i, x, x[:0], 1000)[0] for i in range(task.clients)]
+    )
 
 
 @pytest.mark.parametrize("clients", [1, 2, 9])

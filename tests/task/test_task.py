@@ -9,8 +9,8 @@ from conftest import uneven
 from torch import nn
 
 import fairlead as fl
-from fairlead.gradients.oracle import Gradients
 from fairlead.gradients.form import ANY, Form
+from fairlead.gradients.oracle import Gradients
 
 
 def _data(n: int = 12, p: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,8 +46,12 @@ def test_gradients_equal_plain_pytorch() -> None:
     loss = loss + 0.005 * sum((p**2).sum() for p in model.parameters())
     loss.backward()
     g = torch.cat([p.grad.flatten() for p in model.parameters()])
-    torch.testing.assert_close(Gradients(task).full_single(2, x, buffers, 100)[0], g, rtol=0, atol=1e-14)
-    torch.testing.assert_close(Gradients(task).full_single(2, x, buffers, 4)[0], g, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        Gradients(task).full_single(2, x, buffers, 100)[0], g, rtol=0, atol=1e-14
+    )
+    torch.testing.assert_close(
+        Gradients(task).full_single(2, x, buffers, 4)[0], g, rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])

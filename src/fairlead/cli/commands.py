@@ -32,7 +32,7 @@ from fairlead.cli.write import (
 from fairlead.engine.processes.distribute import Distributed
 from fairlead.engine.processes.ranks import is_first, launched, restarted
 from fairlead.errors import FairleadError, unknown
-from fairlead.report.plots import figure_path
+from fairlead.figures.style import figure_path
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import Checkpoints, listed
 from fairlead.run.folder import CHECKPOINTS, Recorder

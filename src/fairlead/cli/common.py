@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
-from fairlead.run.about import class_labels
 from fairlead.engine.processes.ranks import Lost, is_first
 from fairlead.errors import FairleadError
+from fairlead.run.about import class_labels
 from fairlead.run.needs import needs
 from fairlead.task.catalog import SPLIT_TASKS
 from fairlead.task.task import Task

@@ -11,7 +11,6 @@ import torch
 import typer
 from rich.table import Table
 
-import fairlead
 from fairlead.cli.common import app, fail, out
 from fairlead.compress import COMPRESSORS
 from fairlead.data import sources
@@ -21,6 +20,7 @@ from fairlead.methods import METHODS, PRESETS
 from fairlead.methods.citations import PAPERS, cite
 from fairlead.schedules import SCHEDULES
 from fairlead.task.catalog import TASKS, one_line
+from fairlead.version import __version__
 
 data_app = typer.Typer(help="Data sets: list, get, check.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
@@ -94,5 +94,5 @@ def cite_command(method: str) -> None:
 @app.command("version")
 def version_command() -> None:
     """Print the versions of fairlead, torch, numpy and Python."""
-    out.print(f"fairlead {fairlead.__version__}, torch {torch.__version__}, numpy {np.__version__}, "
+    out.print(f"fairlead {__version__}, torch {torch.__version__}, numpy {np.__version__}, "
               f"python {sys.version.split()[0]}", highlight=False)  # fmt: skip

@@ -10,9 +10,10 @@ import typer
 
 from fairlead.cli.common import app, fail, out
 from fairlead.errors import FairleadError
+from fairlead.figures.style import figure_path
 from fairlead.report import html, watch
 from fairlead.report.gather import gather, grouped, readable
-from fairlead.report.plots import figure_path, stored_figure
+from fairlead.report.plots import stored_figure
 from fairlead.run.folder import find
 
 Folders = Annotated[list[Path], typer.Argument(help="run folders, or folders that contain them")]

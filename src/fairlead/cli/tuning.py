@@ -25,7 +25,7 @@ from fairlead.cli.settings import (
 from fairlead.cli.write import folder_for
 from fairlead.compress import parse as parse_compressor
 from fairlead.errors import FairleadError
-from fairlead.report.plots import figure_path
+from fairlead.figures.style import figure_path
 from fairlead.study.tuning import Tuning, tune
 from fairlead.study.tuning.space import Values, fields_of
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import fairlead
 from fairlead.errors import FairleadError
-from fairlead.report.plots import MAIN, figure_path, run_figure
+from fairlead.figures.style import figure_path
+from fairlead.report.plots import MAIN, run_figure
 from fairlead.run import folder as runs
 from fairlead.run.about import class_labels
 from fairlead.run.train import Run
@@ -18,6 +18,7 @@ from fairlead.study.compare import Comparison
 from fairlead.study.reproduce import Outcome
 from fairlead.task.catalog import SPLIT_TASKS
 from fairlead.task.task import Task
+from fairlead.version import __version__
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def folder_for(path: Path, s: dict[str, Any]) -> Path:
     """Create a folder with the settings in it."""
-    known = {**s, "out": str(path), "fairlead": fairlead.__version__}
+    known = {**s, "out": str(path), "fairlead": __version__}
     text = json.dumps(known, indent=2, default=str)
     with _writing(path):
         path.mkdir(parents=True, exist_ok=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
 
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
-
 
 
 def as_tensor(given: Tensor | NDArray[Any]) -> Tensor:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairlead.errors import FairleadError
-from fairlead.run.progress import Progress
+from fairlead.progress import Progress
 
 _STAGE = ".part-"
 _REASONS = {

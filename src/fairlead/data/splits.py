@@ -112,13 +112,13 @@ class Split(Sequence[Ints]):
         >>> Split.of([[0, 2], [1]]).describe([0, 1, 1, 0])
         '2 clients hold 3 samples: 1 to 2 (median 1.5) each, from 1 to 2 (median 1.5) of 2 classes. 1 sample belongs to no client.'
         """
-        from fairlead.report.split_plot import sentence
+        from fairlead.data.split_plot import sentence
 
         return sentence(self, labels)
 
     def plot(self, labels: ArrayLike, path: str | Path | None = None) -> Any:
         """A figure with a bubble per client and class and a bar per client size, saved to `path`."""
-        from fairlead.report.split_plot import bubbles
+        from fairlead.data.split_plot import bubbles
 
         return bubbles(self, labels, path)
 

@@ -143,8 +143,7 @@ def _fastest(p: Problem, forms: dict[str, Form]) -> tuple[str, Form, str]:
 
     def measured() -> dict[str, float]:
         trials = {
-            name: Trial(p.session, form, mode, p.room)
-            for name, (mode, form) in candidates.items()
+            name: Trial(p.session, form, mode, p.room) for name, (mode, form) in candidates.items()
         }
         return timed({name: lambda t=t: t.seconds(p.ids, p.draw) for name, t in trials.items()})
 
@@ -190,9 +189,7 @@ class Trial:
     def __init__(self, like: Session, form: Form, mode: str, room: int) -> None:
         task = like.task
         keep = Keep(task.clients, task.device)
-        self.session = Session(
-            task, Walk(), like.batches, like.weights, like.seed, keep, Group()
-        )
+        self.session = Session(task, Walk(), like.batches, like.weights, like.seed, keep, Group())
         self.session.identities = like.identities
         self.session.gradients = Gradients(task, form)
         self.executor: Executor = (

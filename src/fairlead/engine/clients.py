@@ -244,9 +244,7 @@ class Stacked(_Common):
         with torch.no_grad():
             return self._block(self.index[:, k], self.draw.count[:, k], self.augment_keys(k))
 
-    def _block(
-        self, index: Tensor, count: Ids, keys: Tensor | None
-    ) -> tuple[Block, Tensor | None]:
+    def _block(self, index: Tensor, count: Ids, keys: Tensor | None) -> tuple[Block, Tensor | None]:
         task, width = self.work.task, int(count.max())
         block = task.samples(self.owners, index[:, :width], keys)
         if (count == width).all():
@@ -273,7 +271,9 @@ class StackedStep(Step):
             self._batch = client.batch(self.k)
         g, buffers = work.gradients.stacked(y, *self._batch, client.buffers)
         client.step_taken(self.k)
-        if first and buffers.shape[1]:  # a batch moves the statistics once, however often it is used
+        if (
+            first and buffers.shape[1]
+        ):  # a batch moves the statistics once, however often it is used
             client.buffers = torch.where(self.lr > 0, buffers, client.buffers)
             client.stepped = True
         if task.noise:

@@ -1,9 +1,9 @@
 """The exchange between the server and a cohort: whom to ask, what they lack, what becomes of the answer.
 
-    method.round ── cohort.run(program, broadcast) ──▶ Request
-        executor:  runs the program for its clients → Answer; writes nothing
-        commit:    the one place that applies an answer: client states, residuals, buffers, accounts, measures
-    ◀── Replies (means, count, share)
+method.round ── cohort.run(program, broadcast) ──▶ Request
+    executor:  runs the program for its clients → Answer; writes nothing
+    commit:    the one place that applies an answer: client states, residuals, buffers, accounts, measures
+◀── Replies (means, count, share)
 """
 
 from __future__ import annotations
@@ -183,9 +183,7 @@ def server_noise(seed: int, round: Word, call: int, like: Tensor) -> Tensor:
     return normal(seed, round, key, call, like.numel(), Purpose.METHOD).reshape(like.shape).to(like)
 
 
-def commit(
-    at: RoundCohort, answer: Answer, down: int, broadcast: Mapping[str, Broadcast]
-) -> None:
+def commit(at: RoundCohort, answer: Answer, down: int, broadcast: Mapping[str, Broadcast]) -> None:
     """Apply the answer to one exchange. Nothing was written before, and nothing is written elsewhere."""
     session, places = at.session, at.places
     for ids, kept in answer.states:

@@ -204,11 +204,10 @@ class Joined(Stacked):
         ]
         self.count = int(ends[-1])
         sessions = [seat.session for seat in seats]
-        self.works: list[Work] = [
-            s.work(r.round) for s, r in zip(sessions, requests, strict=True)
-        ]
+        self.works: list[Work] = [s.work(r.round) for s, r in zip(sessions, requests, strict=True)]
         self.outboxes: list[Outbox] = [
-            s.outbox(r.round, r.exchange, r.clients) for s, r in zip(sessions, requests, strict=True)
+            s.outbox(r.round, r.exchange, r.clients)
+            for s, r in zip(sessions, requests, strict=True)
         ]
         self.sent: list[Upload | None] = [None for _ in seats]
         self.counted_by_run = np.zeros(len(seats), np.int64)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fairlead.data.batches import Draw
+from fairlead.engine.session import Session
 from fairlead.engine.state.tiers import Tier, installed, place, total_memory
 from fairlead.errors import FairleadError
 from fairlead.gradients.oracle import Gradients
-from fairlead.engine.session import Session
 from fairlead.task.task import Task
 
 REUSED = 32 << 20

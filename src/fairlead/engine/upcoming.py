@@ -77,9 +77,7 @@ class Upcoming:
         everyone = np.concatenate(ids)
         when = np.repeat(rounds, lengths)
         who, sizes = session.identities[everyone], task.sizes[everyone]
-        many = batches.draw(
-            session.seed, when, who, sizes, device=task.store, rows=everyone
-        )
+        many = batches.draw(session.seed, when, who, sizes, device=task.store, rows=everyone)
         indices, counts = many.index.split(lengths), np.split(many.count, np.cumsum(lengths)[:-1])
         alike = many.even and len(set(lengths)) == 1
         first_draw = Draw(indices[0], counts[0])

@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.gradients.deferred import SHORT
 from fairlead.gradients.cpu_kernels import for_a_cpu
+from fairlead.gradients.deferred import SHORT
+
 
 def traced(
     run: Callable[..., tuple[Any, Tensor]],

@@ -53,8 +53,9 @@ def segments(sizes: Sequence[int]) -> tuple[int, ...]:
     (30, 16384, 5)
     """
     found: list[int] = []
-    for short, some in itertools.groupby(sizes, lambda size: size < SHORT):
-        found += [sum(some)] if short else list(some)
+    for short, run in itertools.groupby(sizes, lambda size: size < SHORT):
+        some = list(run)
+        found += [sum(some)] if short else some
     return tuple(found)
 
 

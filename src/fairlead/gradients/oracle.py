@@ -35,12 +35,12 @@ class Gradients:
             [4.]], dtype=torch.float64)
     """
 
-    def __init__(self, task: Task, form: Form = Form()) -> None:
-        self.task, self.form = task, form
+    def __init__(self, task: Task, form: Form | None = None) -> None:
+        self.task, self.form = task, form or Form()
         self.space = Space(segments([p.size for p in task.layout.parameters]), task.dtype)
         self._captured: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
         self._streams: list[Any] = []
-        self._layers = stacked_model(task.model) if form.way == "stacked" else None
+        self._layers = stacked_model(task.model) if self.form.way == "stacked" else None
 
     @property
     def captured(self) -> int:
@@ -182,7 +182,9 @@ class Gradients:
             return torch.cat([g.reshape(-1) for g in parts]), buffers
         if run == self._by_parameter:
             return self.space.vector(joined(parts)), buffers
-        return self.space.vector([Product(*g) if isinstance(g, tuple) else g for g in parts]), buffers
+        return self.space.vector(
+            [Product(*g) if isinstance(g, tuple) else g for g in parts]
+        ), buffers
 
     def _by_parameter(
         self, x: Tensor, weights: None, buffers: Tensor, *block: Tensor

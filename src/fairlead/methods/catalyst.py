@@ -89,9 +89,7 @@ class Catalyst(Algorithm[Centred, Memory]):
     def init(self, x: Tensor) -> Centred:
         zero = x.new_zeros(())
         inner = self.method.init(x)
-        return Centred(
-            x=x, inner=inner, centre=x, before=x, age=zero, first=zero, version=zero
-        )
+        return Centred(x=x, inner=inner, centre=x, before=x, age=zero, first=zero, version=zero)
 
     def memory(self, x: Tensor) -> Memory | None:
         return self.method.memory(x)

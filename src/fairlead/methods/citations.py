@@ -161,8 +161,8 @@ def cite(method: object) -> str:
     >>> print(fl.cite("scaffold").splitlines()[0])
     @inproceedings{karimireddy2020scaffold,
     """
-    from fairlead.methods import METHODS, PRESETS
     from fairlead.compress import QSGD
+    from fairlead.methods import METHODS, PRESETS
 
     if isinstance(method, str):
         name = PRESETS[method][0] if method in PRESETS else method

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fairlead.compress import QSGD, Compressor
 from fairlead.core.method import Algorithm, Client, Cohort, Step
 from fairlead.core.records import Memory, State, Upload
-from fairlead.methods.server import ServerStep, Slots
-from fairlead.compress import QSGD, Compressor
 from fairlead.errors import FairleadError
+from fairlead.methods.server import ServerStep, Slots
 from fairlead.schedules import Rate
 
 

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State
-from fairlead.methods.fedavg import Drift
-from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, positive
+from fairlead.methods.fedavg import Drift
 from fairlead.schedules import Rate
 
 

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Self, get_args
 import torch
 from torch import Tensor
 
+from fairlead.core.domain import Geometry, Simplex
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
-from fairlead.methods.fedavg import Drift, FedAvg
-from fairlead.core.domain import Geometry, Simplex
 from fairlead.errors import FairleadError, positive, unknown
+from fairlead.methods.fedavg import Drift, FedAvg
 from fairlead.schedules import Rate
 
 

@@ -13,11 +13,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
-from fairlead.methods.server import ServerStep, Slots
-from fairlead.compress import Compressor
 from fairlead.errors import FairleadError, unknown
+from fairlead.methods.server import ServerStep, Slots
 from fairlead.schedules import Rate
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-import fairlead
 from fairlead.errors import FairleadError
 from fairlead.methods.citations import PAPERS
 from fairlead.report.plots import MAIN
 from fairlead.run.folder import StoredRun, find, flat
 from fairlead.run.history import History
 from fairlead.task.losses import better_larger
+from fairlead.version import __version__
 
 AXES = {
     "round": "rounds", "communications": "communication rounds", "exchanges": "exchanges",
@@ -45,7 +45,7 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
     return {
         "title": title or _title(stored, tuned),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fairlead": fairlead.__version__,
+        "fairlead": __version__,
         "axes": [{"key": k, "label": v} for k, v in AXES.items() if any(k in r.history for r in stored)],
         "metrics": [
             {"key": name, "label": name.replace("_", " "), "larger": better_larger(name)}

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.resources import as_file, files
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fairlead.errors import FairleadError, unknown
+from fairlead.errors import FairleadError
+from fairlead.figures.style import in_style, look, save, style
 from fairlead.task.losses import better_larger
-
-if TYPE_CHECKING:
-    from fairlead.run.folder import StoredRun
-    from fairlead.run.train import Run
-    from fairlead.study.compare import Comparison
-
-FORMATS = ("png", "pdf", "svg")
-NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 MAIN = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
 """The most informative metrics of a run, in order of preference."""
@@ -31,66 +21,7 @@ AXES = {
 }  # fmt: skip
 
 
-def figure_path(folder: str | Path, name: str, kind: str = "png") -> Path:
-    """The path of a figure in a given format.
-
-    >>> figure_path("out", "compare", "pdf").name
-    'compare.pdf'
-    """
-    if kind not in FORMATS:
-        raise unknown("figure format", kind, FORMATS)
-    return Path(folder) / f"{name}.{kind}"
-
-
-@functools.cache
-def _style() -> dict[str, Any]:
-    import matplotlib as mpl
-
-    with as_file(files("fairlead.report") / "fairlead.mplstyle") as path:
-        read = mpl.rc_params_from_file(path, use_default_template=False)
-    return {str(name): value for name, value in read.items()}
-
-
-@contextmanager
-def in_style(**more: Any) -> Iterator[None]:
-    """The project's figure style, with optional matplotlib settings such as `font_size=7`."""
-    import matplotlib as mpl
-
-    settings: Any = {**_style(), **{name.replace("_", ".", 1): v for name, v in more.items()}}
-    with mpl.rc_context(settings):
-        yield
-
-
-def look(number: int) -> dict[str, Any]:
-    """The colour and dashes of line `number` in a figure; 64 of them are distinct."""
-    cycle = _style()["axes.prop_cycle"].by_key()
-    colors, dashes = cycle["color"], cycle["linestyle"]
-    shift, index = divmod(number, len(colors))
-    return {"color": colors[index], "linestyle": dashes[(index + shift) % len(dashes)]}
-
-
-def save(figure: Any, path: str | Path) -> None:
-    """Write a figure in the format of its file name; the same figure gives the same bytes."""
-    try:
-        with in_style():
-            figure.savefig(path, metadata=NO_DATE.get(Path(path).suffix.lower()))
-    except OSError as error:
-        raise FairleadError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def panels(path: Path, rows: int, columns: int, share_y: bool) -> Iterator[Any]:
-    """A grid of empty axes in the project's style; the figure is saved when the block ends."""
-    from matplotlib.figure import Figure
-
-    with in_style():
-        size = (3.4 * columns + 0.6, 2.9 * rows)
-        figure = Figure(figsize=size, layout="constrained")
-        yield figure.subplots(rows, columns, squeeze=False, sharey=share_y)
-        save(figure, path)
-
-
-def comparison(result: Comparison, path: str | Path | None, x: str = "round") -> Any:
+def comparison(result: Any, path: str | Path | None, x: str = "round") -> Any:
     """The comparison's metric and the objective against a column of the history; for a saddle task the
     metric against communication rounds and against bits."""
     groups = {label: entry.runs for label, entry in result.entries.items()}
@@ -103,12 +34,12 @@ def comparison(result: Comparison, path: str | Path | None, x: str = "round") ->
     return _figure(groups, panels, path, {result.metric: result.target})
 
 
-def run_figure(run: Run, path: str | Path | None, x: str = "round") -> Any:
+def run_figure(run: Any, path: str | Path | None, x: str = "round") -> Any:
     """The curves of a single run."""
     return _figure({type(run.algorithm).__name__: [run]}, _main([run], x), path, {})
 
 
-def _main(runs: Sequence[Run | StoredRun], x: str) -> list[tuple[str, str]]:
+def _main(runs: Sequence[Any], x: str) -> list[tuple[str, str]]:
     """The two most informative metrics that all runs have, or else that some have."""
     shared = [name for name in MAIN if all(name in run.history for run in runs)]
     some = [name for name in MAIN if any(name in run.history for run in runs)]
@@ -127,7 +58,7 @@ def _figure(
     from matplotlib.ticker import LogLocator
 
     with in_style():
-        width, height = _style()["figure.figsize"]
+        width, height = style()["figure.figsize"]
         figure = Figure(figsize=(width * len(panels), height), layout="constrained")
         explained: set[str] = set()
         for position, (name, x) in enumerate(panels, 1):
@@ -180,7 +111,7 @@ def _positive(groups: Mapping[str, Sequence[Any]], name: str) -> bool:
 
 
 def stored_figure(
-    groups: Mapping[str, Sequence[StoredRun]], path: str | Path | None, x: str = "round"
+    groups: Mapping[str, Sequence[Any]], path: str | Path | None, x: str = "round"
 ) -> Any:
     """The curves of stored runs, averaged over seeds."""
     runs = [run for some in groups.values() for run in some]

@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairlead.data.split_plot import sentence, shown
 from fairlead.describe import described
-from fairlead.report.split_plot import sentence, shown
 from fairlead.task.task import Task
+from fairlead.version import __version__
 
 
 def about(run: Any) -> dict[str, Any]:
     """What a run is, for people and for files: method, task, settings, versions."""
-    import fairlead
-
     task, plan, method = run.task, run.plan, run.algorithm
     config = run.config
     lr = getattr(method, "lr", None)
@@ -46,7 +45,7 @@ def about(run: Any) -> dict[str, Any]:
         "engine": run.session.report,
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
-            "fairlead": fairlead.__version__, "torch": torch.__version__, "numpy": np.__version__,
+            "fairlead": __version__, "torch": torch.__version__, "numpy": np.__version__,
             "python": platform.python_version(),
         },
     }  # fmt: skip

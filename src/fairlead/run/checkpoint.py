@@ -24,12 +24,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fairlead.core.records import State
+from fairlead.core.tensorfile import Pieces, digest, write
 from fairlead.engine.accounting import Counters, Exchange, Ledger
 from fairlead.engine.processes.ranks import Ranks
 from fairlead.engine.session import Execution, Session
 from fairlead.errors import FairleadError
 from fairlead.run.history import History
-from fairlead.run.tensorfile import Pieces, digest, write
 
 Tensors = dict[str, Tensor | Pieces]
 FORMAT = "2"

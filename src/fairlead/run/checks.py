@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.method import Algorithm
+from fairlead.data.batches import Batches
+from fairlead.data.sampling import check_dropout
+from fairlead.errors import FairleadError, unknown
 from fairlead.run.checkpoint import check_same
 from fairlead.run.loop import Plan
-from fairlead.data.batches import Batches
-from fairlead.errors import FairleadError, unknown
-from fairlead.data.sampling import check_dropout
 from fairlead.schedules import check_rate
 from fairlead.task.task import Task
 

@@ -19,15 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from fairlead.errors import FairleadError
 from fairlead.run.callbacks import Callback
 from fairlead.run.history import History
 from fairlead.run.history_file import HistoryFile, read_history, read_parts
-
-if TYPE_CHECKING:
-    from fairlead.run.train import Run
 
 FORMAT = 1
 ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
@@ -96,7 +93,7 @@ class Recorder(Callback):
         if self.file is not None:
             self.file.append(row)
 
-    def end(self, run: Run) -> None:
+    def end(self, run: Any) -> None:
         self._close(run.stopped)
 
     def failed(self, error: BaseException) -> None:

@@ -17,20 +17,20 @@ from torch import Tensor
 from fairlead.core.method import Algorithm
 from fairlead.core.records import State
 from fairlead.data.batches import Draw
+from fairlead.data.sampling import Dropouts, Sampler
 from fairlead.engine.exchange import RoundCohort, everyone, play
 from fairlead.engine.session import Session
 from fairlead.engine.simulate import Simulate
 from fairlead.engine.upcoming import Upcoming
+from fairlead.errors import Diverged, FairleadError
 from fairlead.measure.base import Measure
+from fairlead.progress import Progress
 from fairlead.run.about import about
 from fairlead.run.callbacks import Callback, RoundView
 from fairlead.run.checkpoint import Keeper, newest
-from fairlead.errors import Diverged, FairleadError
 from fairlead.run.history import History
-from fairlead.task.losses import better_larger
-from fairlead.run.progress import Progress
-from fairlead.data.sampling import Dropouts, Sampler
 from fairlead.run.interrupt import Stop
+from fairlead.task.losses import better_larger
 from fairlead.task.task import Task
 
 Ending: TypeAlias = Literal["rounds", "target", "diverged", "interrupted", "callback"]

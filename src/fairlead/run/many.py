@@ -12,23 +12,23 @@ from typing import Any
 import torch
 
 from fairlead.core.method import Algorithm
-from fairlead.run.callbacks import Callback
-from fairlead.run.loop import Loop
+from fairlead.data.batches import Draw
 from fairlead.describe import described
 from fairlead.engine.autotune import is_small
-from fairlead.data.batches import Draw
 from fairlead.engine.exchange import cohort_of
 from fairlead.engine.first_round import is_own
 from fairlead.engine.many_runs import Seat, joinable, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
 from fairlead.measure import DriftDiversity
-from fairlead.task.evaluation import evaluate_many
-from fairlead.run.progress import Progress
+from fairlead.progress import Progress
+from fairlead.run.callbacks import Callback
 from fairlead.run.folder import Recorder
 from fairlead.run.interrupt import Stop
-from fairlead.task.task import Task
+from fairlead.run.loop import Loop
 from fairlead.run.train import Run, finished, planned, prepared
+from fairlead.task.evaluation import evaluate_many
+from fairlead.task.task import Task
 
 
 def train_many(

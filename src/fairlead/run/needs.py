@@ -9,8 +9,8 @@ from fairlead.core.method import Algorithm
 from fairlead.engine.resources import Needs
 from fairlead.engine.simulate import Mode, Preparation, Simulate
 from fairlead.engine.state.tiers import release
-from fairlead.task.task import Task
 from fairlead.run.train import planned, prepared
+from fairlead.task.task import Task
 
 
 def needs(

@@ -26,6 +26,7 @@ from fairlead.engine.session import Session
 from fairlead.engine.simulate import Mode, Preparation, Simulate
 from fairlead.errors import Diverged, FairleadError
 from fairlead.measure import DriftDiversity, Measure
+from fairlead.progress import Progress
 from fairlead.run.about import about
 from fairlead.run.callbacks import Callback, client_states
 from fairlead.run.checkpoint import Checkpoints, Keeper, executed, listed
@@ -34,7 +35,6 @@ from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Ending, Loop, Plan
-from fairlead.run.progress import Progress
 from fairlead.task.task import Task
 
 

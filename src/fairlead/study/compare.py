@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm
 from fairlead.errors import FairleadError, unknown
+from fairlead.progress import Progress
 from fairlead.run.many import pays, train_many
-from fairlead.run.progress import Progress
 from fairlead.run.train import Run, train
 from fairlead.schedules import Rate, Schedule, scaled
 from fairlead.task.losses import better_larger

@@ -123,8 +123,7 @@ def arrays(
     return _arguments(model, loss, (inputs, target), split, settings)
 
 
-def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: Any
-) -> Arguments:
+def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: Any) -> Arguments:
     """A task from a dataset of (input, label) pairs with `client` ids, or from a list of
     datasets, one a client; the other settings are those of `from_arrays`."""
     if isinstance(dataset, list | tuple):
@@ -150,7 +149,8 @@ def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: 
     return arrays(x, y, **settings)
 
 
-def huggingface(dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
+def huggingface(
+    dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
 ) -> Arguments:
     """A task from a dataset of the `datasets` library whose column `client` says whose each row
     is; the other settings are those of `from_arrays`."""

@@ -14,7 +14,6 @@ from torch.func import functional_call, vmap
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.losses import LOSSES, METRICS, Metric, Whole
 
-
 DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
 

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from fairlead.data.splits import Split
 from fairlead.core.domain import Simplex
+from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
 from fairlead.task.evaluation import Spread, held_out
 from fairlead.task.losses import value

@@ -165,7 +165,9 @@ class Task:
         """
         for name in fields:
             if name not in ("optimum", "metrics", "l2", "noise", "name"):
-                raise unknown("field to replace", name, ["optimum", "metrics", "l2", "noise", "name"])
+                raise unknown(
+                    "field to replace", name, ["optimum", "metrics", "l2", "noise", "name"]
+                )
         other = self._changed()
         for name, value in fields.items():
             setattr(other, name, value)
@@ -370,7 +372,6 @@ class Task:
         """f_i(x) of every client, to see who is served badly."""
         with torch.no_grad():
             return client_losses(self, x, buffers)
-
 
     # -- other ways to make one -----------------------------------------------------------------
 

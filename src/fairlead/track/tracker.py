@@ -9,7 +9,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from fairlead.run.callbacks import Callback
 from fairlead.run.folder import TRACK, flat, write_json
 from fairlead.run.history import History
 from fairlead.task.losses import better_larger
-
-if TYPE_CHECKING:
-    from fairlead.run.train import Run
 
 COSTS = ("clients", "gradients", "communications", "exchanges", "bits", "bits_up", "bits_down",
          "nominal_up", "seconds")  # fmt: skip
@@ -117,7 +114,7 @@ class Tracker(Callback, ABC):
         if time.monotonic() >= self._paused_until:
             self._deliver()
 
-    def end(self, run: Run) -> None:
+    def end(self, run: Any) -> None:
         self._end(run.stopped)
 
     def failed(self, error: BaseException) -> None:

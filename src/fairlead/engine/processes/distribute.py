@@ -61,7 +61,9 @@ class Distributed(Simulate):
         if self.sums not in ("exact", "bfloat16"):
             raise unknown("kind of sums", self.sums, ["exact", "bfloat16"])
         if not self.timeout > 0:
-            raise FairleadError(f"timeout is {self.timeout}: it must be a positive number of seconds")
+            raise FairleadError(
+                f"timeout is {self.timeout}: it must be a positive number of seconds"
+            )
 
     def open(
         self,
@@ -99,7 +101,9 @@ class Distributed(Simulate):
         here.begin()
         if session.execution is None:
             problem = here.problem
-            why = unstackable(session.task, whole)  # of the whole cohort, also where a share would do
+            why = unstackable(
+                session.task, whole
+            )  # of the whole cohort, also where a share would do
             if problem.mode == "auto" and why:
                 found = autotune.chosen(replace(problem, mode="loop"))
                 found = replace(found, why=f"loop: {why}")

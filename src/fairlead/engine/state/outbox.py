@@ -124,7 +124,5 @@ class Outbox:
         found = []
         for name, v in upload.tensors().items():
             coded, own = self._coded(name, v), v if v.dim() == 1 else v[client]
-            found.append(
-                Field.plain(name, own) if coded is None else Field.of(name, coded, client)
-            )
+            found.append(Field.plain(name, own) if coded is None else Field.of(name, coded, client))
         return tuple(found)

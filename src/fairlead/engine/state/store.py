@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fairlead.core.records import Memory
+from fairlead.core.tensorfile import Pieces
 from fairlead.engine.state.offload import Far, Rows, merged
 from fairlead.engine.state.tiers import Disk, Host, Ids, Memories, Tier, chosen, promise
-from fairlead.run.tensorfile import Pieces
 
 M = TypeVar("M", bound=Memory)
 

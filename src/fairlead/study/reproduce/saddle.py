@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm
 from fairlead.methods import Catalyst, FedAvg, MirrorDescent, MirrorProx, ScaffoldS
-from fairlead.run.progress import Progress
+from fairlead.progress import Progress
 from fairlead.run.train import train
 from fairlead.schedules import SqrtDecay
 from fairlead.study.reproduce.outcome import Claim, Outcome
@@ -188,7 +188,7 @@ def figure1(quick: bool = False) -> Outcome:
     found = _all((0.0, 5.0, 10.0), ["regression"] if quick else ["regression", "printed"])
 
     def draw(path: Path) -> None:
-        from fairlead.report.plots import panels
+        from fairlead.figures.style import panels
 
         with panels(path, rows=len(found), columns=3, share_y=False) as axes:
             for row, (scaling, methods) in zip(axes, found.items(), strict=True):
@@ -217,7 +217,7 @@ def figure2(quick: bool = False) -> Outcome:
     found = _all(values, ["regression"] if quick else ["regression", "printed"])
 
     def draw(path: Path) -> None:
-        from fairlead.report.plots import panels
+        from fairlead.figures.style import panels
 
         with panels(path, rows=1, columns=len(found), share_y=True) as axes:
             for panel, (scaling, methods) in zip(axes[0], found.items(), strict=True):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairlead.report.plots import in_style, look, save
+from fairlead.figures.style import in_style, look, save
 from fairlead.task.losses import better_larger
-
-if TYPE_CHECKING:
-    from fairlead.study.tuning.result import Tuning
 
 SPAN = 1e9  # largest ratio on the logarithmic axis
 TICKS = 8  # up to this many step sizes each gets a tick
 
 
-def sensitivity(tuning: Tuning, path: str | Path | None) -> Any:
+def sensitivity(tuning: Any, path: str | Path | None) -> Any:
     """Rounds to the target, if there is one, and the final metric against the step size; the best is a
     large dot, and triangles at the top mark missed targets."""
     from matplotlib.figure import Figure
@@ -54,7 +51,7 @@ def _logarithmic(axes: Any) -> None:
             axes.set_ylim(top=SPAN * min(values))
 
 
-def _curve(axes: Any, tuning: Tuning, label: str, name: str, drawn: dict[str, Any]) -> None:
+def _curve(axes: Any, tuning: Any, label: str, name: str, drawn: dict[str, Any]) -> None:
     rows = tuning.sensitivity(label)
     points = [(row.lr, getattr(row, name)) for row in rows if getattr(row, name) is not None]
     best = tuning.entries[label].lr(tuning.best_trial(label))

@@ -6,19 +6,16 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairlead.errors import FairleadError
+from fairlead.figures.style import figure_path
 from fairlead.methods import METHODS
-from fairlead.report.plots import figure_path
 from fairlead.run.folder import write_json
-
-if TYPE_CHECKING:
-    from fairlead.study.tuning.result import Tuning
 
 
 def write(
-    tuning: Tuning, folder: Path, settings: Mapping[str, Mapping[str, Any]], figure: str
+    tuning: Any, folder: Path, settings: Mapping[str, Mapping[str, Any]], figure: str
 ) -> list[str]:
     """Write the table, trials, numbers, figure and best settings."""
     picture = figure_path(folder, "sensitivity", figure)
@@ -39,7 +36,7 @@ def write(
     return [*texts, picture.name, "tuning.json"]
 
 
-def searched_settings(tuning: Tuning, label: str) -> dict[str, Any]:
+def searched_settings(tuning: Any, label: str) -> dict[str, Any]:
     """The method, its step size and other searched settings, by command-line name; the task and all
     other settings are not known here."""
     entry, trial = tuning.entries[label], tuning.best_trial(label)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairlead.describe import described
 from fairlead.errors import FairleadError, needed, unknown
+from fairlead.progress import Progress
 from fairlead.run.callbacks import Callback
 from fairlead.run.many import pays, train_many
-from fairlead.run.progress import Progress
 from fairlead.run.train import Run, train
 from fairlead.study.compare import default_metric as default_metric
 from fairlead.study.compare import labelled as labelled

@@ -109,8 +109,7 @@ def logistic_regression(
     nn.init.zeros_(model.weight)
     settings = {"dtype": torch.float64, "name": "logistic-regression", **settings}
     task = Task(model, "logistic", (x, y), clients, l2=l2, **settings)
-    task = task.replace(optimum=minimize(task)) if solve else task
-    return task
+    return task.replace(optimum=minimize(task)) if solve else task
 
 
 def synthetic_logistic(
@@ -175,5 +174,4 @@ def two_gaussians(
         iid(y, clients, seed) if iid_split else owners,
         test=(torch.tensor(x_test), torch.tensor(y_test)), **settings,
     )  # fmt: skip
-    task = task.replace(optimum=minimize(task))
-    return task
+    return task.replace(optimum=minimize(task))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairlead.errors import FairleadError
-from fairlead.report.plots import in_style, look, save
-
-if TYPE_CHECKING:
-    from fairlead.data.splits import Split
+from fairlead.figures.style import in_style, look, save
 
 MOST, SHOWN = 100, 60
 AT_ONCE = 1 << 26  # cells of clients × classes
 RIGHT, BOTTOM, GAP, STRIP = 1.0, 0.45, 0.1, 0.6  # inches around the bubbles
 
 
-def sentence(split: Split, labels: ArrayLike) -> str:
+def sentence(split: Any, labels: ArrayLike) -> str:
     """Clients, samples and classes in one sentence, then the samples that belong to no client."""
     classes, column = np.unique(np.asarray(labels), return_inverse=True)
     held = _classes_held(split, column, len(classes))
@@ -34,7 +31,7 @@ def sentence(split: Split, labels: ArrayLike) -> str:
     return text + unassigned * (left > 0)
 
 
-def _classes_held(split: Split, column: NDArray[Any], classes: int) -> NDArray[Any]:
+def _classes_held(split: Any, column: NDArray[Any], classes: int) -> NDArray[Any]:
     """The number of classes of each client, computed in blocks of clients."""
     held, step = np.zeros(len(split), dtype=np.int64), max(1, AT_ONCE // max(classes, 1))
     for first in range(0, len(split), step):
@@ -58,7 +55,7 @@ def _spread(values: NDArray[Any]) -> str:
     return f"{values.min():,} to {values.max():,} (median {median})"
 
 
-def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
+def bubbles(split: Any, labels: ArrayLike, path: str | Path | None) -> Any:
     """Clients × classes with areas proportional to counts, below a bar chart of client sizes. With more
     than 100 clients the first 60 are shown, with more than 100 classes the 60 most frequent."""
     from matplotlib.figure import Figure
@@ -83,7 +80,7 @@ def bubbles(split: Split, labels: ArrayLike, path: str | Path | None) -> Any:
     return figure
 
 
-def shown(split: Split, labels: ArrayLike) -> tuple[NDArray[Any], list[str], list[str]]:
+def shown(split: Any, labels: ArrayLike) -> tuple[NDArray[Any], list[str], list[str]]:
     """The table of counts, its classes, and notes on what was left out."""
     if len(split) == 0:
         raise FairleadError("there are no clients to draw: give one index list per client")

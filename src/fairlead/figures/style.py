@@ -1,0 +1,75 @@
+"""The project's figure style; matplotlib is imported only when a figure is drawn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import FairleadError, unknown
+
+FORMATS = ("png", "pdf", "svg")
+NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+
+
+def figure_path(folder: str | Path, name: str, kind: str = "png") -> Path:
+    """The path of a figure in a given format.
+
+    >>> figure_path("out", "compare", "pdf").name
+    'compare.pdf'
+    """
+    if kind not in FORMATS:
+        raise unknown("figure format", kind, FORMATS)
+    return Path(folder) / f"{name}.{kind}"
+
+
+@functools.cache
+def style() -> dict[str, Any]:
+    """The matplotlib settings of the project's figures."""
+    import matplotlib as mpl
+
+    with as_file(files("fairlead.figures") / "fairlead.mplstyle") as path:
+        read = mpl.rc_params_from_file(path, use_default_template=False)
+    return {str(name): value for name, value in read.items()}
+
+
+@contextmanager
+def in_style(**more: Any) -> Iterator[None]:
+    """The project's figure style, with optional matplotlib settings such as `font_size=7`."""
+    import matplotlib as mpl
+
+    settings: Any = {**style(), **{name.replace("_", ".", 1): v for name, v in more.items()}}
+    with mpl.rc_context(settings):
+        yield
+
+
+def look(number: int) -> dict[str, Any]:
+    """The colour and dashes of line `number` in a figure; 64 of them are distinct."""
+    cycle = style()["axes.prop_cycle"].by_key()
+    colors, dashes = cycle["color"], cycle["linestyle"]
+    shift, index = divmod(number, len(colors))
+    return {"color": colors[index], "linestyle": dashes[(index + shift) % len(dashes)]}
+
+
+def save(figure: Any, path: str | Path) -> None:
+    """Write a figure in the format of its file name; the same figure gives the same bytes."""
+    try:
+        with in_style():
+            figure.savefig(path, metadata=NO_DATE.get(Path(path).suffix.lower()))
+    except OSError as error:
+        raise FairleadError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def panels(path: Path, rows: int, columns: int, share_y: bool) -> Iterator[Any]:
+    """A grid of empty axes in the project's style; the figure is saved when the block ends."""
+    from matplotlib.figure import Figure
+
+    with in_style():
+        size = (3.4 * columns + 0.6, 2.9 * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+        save(figure, path)
