@@ -12,6 +12,7 @@ from torch import nn
 import fairlead as fl
 from fairlead.engine import autotune
 from fairlead.engine.clients import LOADER
+from fairlead.gradients.oracle import Gradients
 from fairlead.rng import Purpose, words
 
 
@@ -93,13 +94,15 @@ def test_evaluation_and_full_gradients_see_plain_images() -> None:
     task, plain = _task(transform), _task(fl.Images([0.5] * 3, [0.3] * 3))
     x = task.start(0)[0]
     assert task.evaluate(x) == plain.evaluate(x)
-    g = [t.full_grads(np.arange(3), x, x.new_zeros(3, 0), 100)[0] for t in (task, plain)]
+    g = [
+        Gradients(t).full_stacked(np.arange(3), x, x.new_zeros(3, 0), 100)[0] for t in (task, plain)
+    ]
     assert torch.equal(*g)
     numbers = fl.Task(
         task.model, "cross_entropy", (transform(_bytes(), torch.float64), task.data[1]), task.split,
         dtype=torch.float64,
     )  # fmt: skip
-    expected = numbers.full_grads(np.arange(3), x, x.new_zeros(3, 0), 100)[0]
+    expected = Gradients(numbers).full_stacked(np.arange(3), x, x.new_zeros(3, 0), 100)[0]
     torch.testing.assert_close(g[0], expected, rtol=0, atol=1e-14)
 
 

@@ -59,16 +59,6 @@ def test_chunks_do_not_change_the_run(memory: int) -> None:
         assert "1 of 5 clients at a time" in parts.engine
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_do_not_change_a_bit(threads: int) -> None:
-    engine = fl.Simulate("loop", threads=threads)
-    run = fl.train(uneven(), fl.Scaffold(lr=0.2), rounds=4, batch_size=4, engine=engine)
-    one = fl.train(
-        uneven(), fl.Scaffold(lr=0.2), rounds=4, batch_size=4, engine=fl.Simulate("loop", threads=1)
-    )
-    assert torch.equal(run.x, one.x)
-
-
 @pytest.mark.parametrize("engine", ["vmap", "loop", "debug"])
 def test_noise_is_counter_based(engine: str) -> None:
     task = toy(noise=0.5)

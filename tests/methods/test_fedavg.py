@@ -10,6 +10,7 @@ import torch
 from conftest import toy, uneven
 
 import fairlead as fl
+from fairlead.gradients.oracle import Gradients
 
 SETTINGS = {"rounds": 4, "batch_size": 4, "epochs": 2, "cohort": 3, "seed": 2}
 
@@ -73,7 +74,7 @@ def test_minibatch_sgd_means_its_batches_all_at_x() -> None:
     grads = []
     for k in range(int(draw.steps[0])):
         block = tuple(t[0] for t in task.samples(torch.tensor([0]), draw.of(0, k)[None]))
-        grads.append(task.grad_block(x, block, buffers)[0] + task.l2 * x)
+        grads.append(Gradients(task).plain(x, block, buffers)[0] + task.l2 * x)
     assert len(grads) == 4
     torch.testing.assert_close(run.x, x - 0.3 * torch.stack(grads).mean(0), rtol=0, atol=1e-14)
 
@@ -109,7 +110,9 @@ def test_server_adam_keeps_its_state_between_rounds() -> None:
     adam = torch.optim.Adam([p], lr=0.3)
     for _ in range(4):
         x = p.detach()
-        mean = torch.stack([task.full_grad(i, x, x[:0], 9)[0] for i in range(4)]).mean(0)
+        mean = torch.stack([Gradients(task).full_single(i, x, x[:0], 9)[0] for i in range(4)]).mean(
+            0
+        )
         p.grad = 0.05 * mean
         adam.step()
     torch.testing.assert_close(run.x, p.detach(), rtol=0, atol=1e-14)

@@ -10,6 +10,7 @@ import torch
 from conftest import TOY_A, TOY_B, toy, uneven
 
 import fairlead as fl
+from fairlead.gradients.oracle import Gradients
 from fairlead.methods.scaffold import Deltas, Kept
 
 TOY_OPTIMUM = (TOY_A * TOY_B).sum() / TOY_A.sum()
@@ -108,7 +109,7 @@ def test_one_step_makes_c_i_the_gradient_at_x() -> None:
     x = task.start(0)[0]
     run = fl.train(task, fl.Scaffold(lr=0.3), rounds=1)  # one step on all data
     for i in range(task.clients):
-        g = task.full_grad(i, x, task.start(0)[1], limit=100)[0]
+        g = Gradients(task).full_single(i, x, task.start(0)[1], limit=100)[0]
         torch.testing.assert_close(_variates(run)[i], g, rtol=0, atol=1e-14)
 
 
@@ -116,7 +117,7 @@ def test_option_1_keeps_the_gradient_at_the_rounds_starting_point() -> None:
     task = uneven()
     run = fl.train(task, fl.Scaffold(lr=0.3, option="I"), rounds=1, steps=4, batch_size=2)
     for i in range(task.clients):
-        g = task.full_grad(i, task.start(0)[0], task.start(0)[1], limit=100)[0]
+        g = Gradients(task).full_single(i, task.start(0)[0], task.start(0)[1], limit=100)[0]
         torch.testing.assert_close(_variates(run)[i], g, rtol=0, atol=1e-14)
 
 
@@ -151,7 +152,7 @@ def test_control_variates_start_at_zero_and_late_joiners_too() -> None:
     assert not _variates(two)[2:].any()
     three = fl.train(task, fl.Scaffold(lr=0.3), rounds=3, steps=1, cohort=cohorts, batch_size=None)
     two = fl.train(task, fl.Scaffold(lr=0.3), rounds=2, steps=1, cohort=cohorts, batch_size=None)
-    g = task.full_grad(2, two.x, task.start(0)[1], limit=100)[0]
+    g = Gradients(task).full_single(2, two.x, task.start(0)[1], limit=100)[0]
     torch.testing.assert_close(_variates(three)[2], g, rtol=0, atol=1e-14)
 
 
@@ -202,7 +203,7 @@ def test_warm_start_is_the_gradient_at_the_start() -> None:
     x, buffers = task.start(0)
     warm = fl.train(task, fl.Scaffold(lr=1e-9, warm_start=True), rounds=1, cohort=[[0]])
     for i in range(1, task.clients):
-        g = task.full_grad(i, x, buffers, limit=100)[0]
+        g = Gradients(task).full_single(i, x, buffers, limit=100)[0]
         torch.testing.assert_close(_variates(warm)[i], g, rtol=0, atol=1e-14)
     assert warm.counters.exchanges == 2
 

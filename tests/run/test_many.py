@@ -74,7 +74,9 @@ def test_parts_that_fit_the_memory_change_nothing() -> None:
     runs = _variants(METHODS["scaffold"])
     room = fl.Simulate("vmap", memory=50_000)
     many = fl.train_many(uneven(), runs, **{**EPOCHS, "engine": room})
-    assert 3 <= many[0].session.room < 18  # at least one cohort of three fits, but not all six
+    assert (
+        3 <= many[0].session.execution.room < 18
+    )  # at least one cohort of three fits, but not all six
     for (method, seed), run in zip(runs, many, strict=True):
         _agree(run, fl.train(uneven(), method, seed=seed, **EPOCHS))
 

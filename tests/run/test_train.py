@@ -139,31 +139,45 @@ print(run.rounds)
     assert done.stdout.strip() == "3", done.stderr
 
 
-def test_dependencies_flow_downwards() -> None:
-    """Methods import no engine, engines and tasks no method."""
-    from pathlib import Path
-
-    root = Path(fl.__file__).parent
-    for path in (root / "methods").glob("*.py"):
-        assert "fairlead.engine" not in path.read_text()
-    for path in [
-        *(root / "engine").rglob("*.py"),
-        *(root / "task").rglob("*.py"),
-        root / "run" / "train.py",
-    ]:
-        assert "fairlead.methods" not in path.read_text()
-
-
 def test_resuming_checks_what_it_goes_on_from() -> None:
     run = fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=3, eval_every=2)
-    for change in ({"algorithm": fl.FedSGD(lr=0.1)}, {"seed": 1}):
+    for change, match in (
+        ({"algorithm": fl.FedSGD(lr=0.1)}, "method was"),
+        ({"algorithm": fl.FedAvg(lr=0.2)}, r"method\.lr was 0\.1, now it is 0\.2"),
+        ({"seed": 1}, "seed was 0, now it is 1"),
+        ({"cohort": 2}, "cohort"),
+        ({"steps": 3}, r"batches\.steps was None, now it is 3"),
+        ({"weighting": "size"}, "weights"),
+        ({"dropout": 0.1}, "dropout"),
+    ):
         given = {"task": uneven(), "algorithm": fl.FedAvg(lr=0.1), "rounds": 5, **change}
-        with pytest.raises(fl.FairleadError, match="another method, seed or task"):
+        with pytest.raises(fl.FairleadError, match=match):
             fl.train(**given, resume=run)
+    other = uneven().replace(l2=0.5)
+    with pytest.raises(fl.FairleadError, match="another task"):
+        fl.train(other, fl.FedAvg(lr=0.1), rounds=5, resume=run)
     with pytest.raises(fl.FairleadError, match="ask for more"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=3, resume=run)
     rest = fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=6, eval_every=2, resume=run)
     assert rest.history["round"].tolist() == [0, 2, 4, 6]
+
+
+def test_schedules_are_compared_by_what_they_compute(tmp_path) -> None:
+    def train(lr, rounds: int, **more) -> fl.Run:
+        return fl.train(uneven(), fl.FedAvg(lr=lr), rounds=rounds, batch_size=4, **more)
+
+    half = train(lambda k: 0.1 / (k + 1), 2, checkpoints=tmp_path)
+    for resume in (half, tmp_path):
+        with pytest.raises(fl.FairleadError, match=r"method\.lr was .*<lambda>"):
+            train(lambda k: 0.2 / (k + 1), 4, resume=resume)
+        rest = train(lambda k: 0.1 / (k + 1), 4, resume=resume)
+        assert torch.equal(rest.x, train(lambda k: 0.1 / (k + 1), 4).x)
+
+    def scaled(factor: float):
+        return lambda k: factor / (k + 1)
+
+    with pytest.raises(fl.FairleadError, match="other settings"):  # by what they close over
+        train(scaled(0.2), 4, resume=train(scaled(0.1), 2))
 
 
 def test_resuming_with_dropout_layers_ends_in_the_same_bytes() -> None:

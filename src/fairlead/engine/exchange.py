@@ -33,18 +33,17 @@ class Sent:
     """The vectors that a cohort has received in this round; none is sent twice."""
 
     def __init__(self) -> None:
-        self._vectors: list[Tensor] = []
+        self._known: dict[str, Tensor] = {}
 
     def bits(self, broadcast: Mapping[str, Broadcast]) -> int:
-        """Bits of what is new to the clients, and lasts for this round at most."""
+        """Bits of what is new to the clients; lasting vectors are counted apart."""
         total = 0
-        for value in broadcast.values():
-            if isinstance(value, Lasting) or any(value is known for known in self._vectors):
-                continue
+        for name, value in broadcast.items():
             if isinstance(value, Tensor):
-                self._vectors.append(value)
-                total += 8 * value.element_size() * value.numel()
-            else:
+                if self._known.get(name) is not value:
+                    total += 8 * value.element_size() * value.numel()
+                self._known[name] = value
+            elif not isinstance(value, Lasting):
                 total += 64  # a number
         return total
 

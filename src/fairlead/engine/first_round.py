@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairlead.core.method import Algorithm
-from fairlead.engine.api import Answer, Executor, Request
+from fairlead.engine.api import Answer, Executor, Request, rows_of
 from fairlead.engine.executors import OneByOne
 from fairlead.engine.session import Session
 from fairlead.errors import FairleadError
@@ -43,9 +44,9 @@ class Compared(Executor):
         rough = 1e-3 if self.session.task.dtype != torch.float64 else 1e-7
         pairs = {f"upload {n}": (v, together.sums[n]) for n, v in alone.sums.items()}
         if alone.states:
-            rows = [kept.tensors() for _, kept in alone.states]
-            for name, other in together.states[0][1].tensors().items():
-                pairs[f"state {name}"] = torch.stack([row[name] for row in rows]), other
+            one, many = _by_client(alone), _by_client(together)
+            for name, rows in one.items():
+                pairs[f"state {name}"] = rows, many[name]
         for name, (value, other) in pairs.items():
             if not bool(torch.isfinite(value).all()):
                 continue  # the run will say that it diverged
@@ -56,3 +57,14 @@ class Compared(Executor):
                     "one at a time: reduce and index vectors along their last axis, for example "
                     'norm(dim=-1, keepdim=True) and x[..., part], or train with engine="loop"'
                 )
+
+
+def _by_client(answer: Answer) -> dict[str, Tensor]:
+    """The states of an answer in the order of clients."""
+    ids = np.concatenate([some for some, _ in answer.states])
+    order = torch.from_numpy(np.argsort(ids))
+    found: dict[str, list[Tensor]] = {}
+    for some, kept in answer.states:
+        for name, v in kept.tensors().items():
+            found.setdefault(name, []).append(rows_of(v, len(some)))
+    return {name: torch.cat(parts)[order.to(parts[0].device)] for name, parts in found.items()}

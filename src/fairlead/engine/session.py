@@ -198,6 +198,11 @@ class Session:
 
     # -- going on and ending --------------------------------------------------------------------
 
+    @property
+    def store(self) -> ClientStore[Any] | None:
+        """The table of client states; None where the method keeps none."""
+        return self.states.store
+
     def stores(self) -> list[ClientStore[Any]]:
         """Whatever has one row per client."""
         left = [self.residuals.stores[name] for name in sorted(self.residuals.stores)]

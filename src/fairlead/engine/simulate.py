@@ -41,6 +41,7 @@ class Simulate:
 
     mode: "vmap", "loop", "debug", or "auto" to measure.
     memory: bytes that a chunk of clients may use; by default a share of what is installed.
+    threads: torch's threads per operator while the run goes on, on a CPU; by default as they are set.
     capture: capture whole rounds as CUDA graphs; on a GPU by default, where the method allows it.
     precision: of local gradients: "float32" (that is, the task's own), "tf32" for the matrix units of
         GPUs, or "bfloat16". Models, control variates and sums stay in the task's own in any case.
@@ -52,6 +53,7 @@ class Simulate:
 
     mode: Mode = "auto"
     memory: int | None = None
+    threads: int | None = None
     capture: bool | None = None
     precision: Precision = "float32"
     compile: Compile = "auto"
@@ -64,6 +66,8 @@ class Simulate:
         ):  # fmt: skip
             if given not in get_args(known):
                 raise unknown(kind, str(given), map(str, get_args(known)))
+        if self.threads is not None and self.threads < 1:
+            raise FairleadError(f"threads is {self.threads}: it must be at least 1")
 
     def open(
         self,
@@ -121,6 +125,8 @@ class Preparation:
             self.needs.check()
         session.operator_threads = torch.get_num_threads()
         use_matrix_units(setting.precision == "tf32", session.units)
+        if setting.threads is not None and not session.group.several:
+            torch.set_num_threads(setting.threads)
         if autotune.is_small(session.task, len(self.ids), self.draw):
             torch.set_num_threads(1)  # threads would only wait for each other
         else:

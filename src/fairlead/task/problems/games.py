@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fairlead.data.checks import check_signs
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError, positive
+from fairlead.task.evaluation import Spread
 from fairlead.task.losses import Whole, auc
 from fairlead.task.saddle import SaddleTask, Vector
 from fairlead.task.solve import saddle_point
@@ -258,8 +259,9 @@ class AgnosticTask(SaddleTask):
         buffers: Tensor | None = None,
         weighting: str | Sequence[float] = "uniform",
         objective: bool = True,
+        spread: Spread | None = None,
     ) -> dict[str, float]:
-        found = super().evaluate(x, buffers, weighting, objective)
+        found = super().evaluate(x, buffers, weighting, objective, spread)
         if objective and self.judge is not None:
             model = x[self.players[0]]
             found["worst_loss"] = float(self.judge.client_losses(model, buffers).max())
