@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairlead.run.callbacks import Callback
+from fairlead.run.folder import TRACK, flat, write_json
 from fairlead.run.history import History
 from fairlead.task.losses import better_larger
-from fairlead.run.folder import TRACK, flat, write_json
 
 if TYPE_CHECKING:
     from fairlead.run.train import Run
@@ -114,7 +114,7 @@ class Tracker(Callback, ABC):
     def row(self, row: Mapping[str, float]) -> None:
         self._waiting.append(dict(row))
         self._seen.append(row)
-        if time.monotonic() >= self._rests_until:
+        if monotonic() >= self._rests_until:
             self._deliver()
 
     def end(self, run: Run) -> None:
@@ -133,7 +133,7 @@ class Tracker(Callback, ABC):
 
     def _deliver(self) -> bool:
         """Tell what waits; whether that went well."""
-        begin = time.monotonic()
+        begin = monotonic()
         try:
             if not self._is_open:
                 first = self._waiting[0]["round"] if self._waiting else self.after + 1
@@ -147,7 +147,7 @@ class Tracker(Callback, ABC):
                 del self._waiting[0]
         except Exception as error:
             self._went_wrong(error)
-            now = time.monotonic()
+            now = monotonic()
             self._rests_until = now + max(1.0, REST * (now - begin))
             return False
         return True
