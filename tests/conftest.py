@@ -15,6 +15,16 @@ import fairlead as fl
 
 os.environ["FAIRLEAD_CACHE"] = tempfile.mkdtemp()  # measurements of this machine stay out of tests
 
+
+def pytest_configure() -> None:
+    """Hypothesis judges what a property says, not how long an example takes on a busy machine."""
+    from hypothesis import HealthCheck, settings  # not needed where this module is only imported
+
+    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("fairlead", deadline=None, suppress_health_check=checks)
+    settings.load_profile("fairlead")
+
+
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
 
 

@@ -71,8 +71,10 @@ def written(run: fl.Run, name: str, folder: Path) -> None:
 
 
 def main(folder: Path, what: str, device: str = "cpu", **engine) -> None:
+    """Train all cases, or those whose names, with commas between them, are given."""
+    wanted = what.split(",")
     for name, (task, method, mode, settings) in cases(device).items():
-        if what not in ("all", name):
+        if what != "all" and name not in wanted:
             continue
         setting = fl.Distributed(mode, **engine)
         run = fl.train(task, method, engine=setting, **settings)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead import FairleadError
@@ -146,9 +146,7 @@ CASES: dict[str, tuple[str, bytes, Callable[[Path], Any]]] = {
     ),
 }
 CHECKSUMMED = ["idx.gz", "emnist", "cifar", "libsvm.bz2", "libsvm.gz", "npz"]
-quick = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(max_examples=25)
 
 
 def write(folder: Path, name: str, data: bytes) -> Path:

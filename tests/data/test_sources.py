@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_formats import (
     FINE,
@@ -453,9 +453,7 @@ def test_without_network(monkeypatch: pytest.MonkeyPatch, nowhere: Path, server:
 
 
 @given(share=st.floats(0, 1, exclude_max=True))
-@settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=10)
 def test_a_cache_file_cut_anywhere_is_never_used(
     server: Server, nowhere: Path, share: float
 ) -> None:

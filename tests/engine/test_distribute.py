@@ -8,46 +8,58 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import ranks
 import torch
-from programs import PATHS, TESTS
+from programs import LIMIT, PATHS, TESTS, ended, wait_until
 from safetensors.torch import load_file, save_file
 
 import fairlead as fl
 from fairlead.engine.processes.shares import balanced
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+@contextmanager
+def held_port() -> Iterator[str]:
+    """A port for a program to listen on, which meanwhile is given to nobody else, however late it does."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield str(held.getsockname()[1])
 
 
-def launch(count: int, *words: str, **more: str) -> list[subprocess.Popen]:
-    """Start a program once a rank, as torchrun does."""
-    env = {
-        **os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error",
-        "PYTHONPATH": PATHS, **more,
-    }  # fmt: skip
-    return [
-        subprocess.Popen(
-            [sys.executable, *words], env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
-            cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for r in range(count)
-    ]  # fmt: skip
+@contextmanager
+def launched(count: int, *words: str, **more: str) -> Iterator[list[subprocess.Popen]]:
+    """A program that is started once a rank, as torchrun does."""
+    with held_port() as port:
+        env = {
+            **os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error", "PYTHONPATH": PATHS, **more,
+        }  # fmt: skip
+        started = [
+            subprocess.Popen(
+                [sys.executable, *words], env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
+                cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for r in range(count)
+        ]  # fmt: skip
+        with ended(started):
+            yield started
 
 
-def finish(started: list[subprocess.Popen]) -> list[str]:
-    outputs = [p.communicate(timeout=500)[0] for p in started]
-    assert [p.returncode for p in started] == [0] * len(started), "\n".join(outputs)
-    return outputs
+def launch(count: int, *words: str) -> None:
+    """Run a program once a rank, to its good end."""
+    with launched(count, *words) as started:
+
+        def failed() -> list[subprocess.Popen]:
+            return [p for p in started if p.poll()]
+
+        wait_until(lambda: bool(failed()) or all(p.poll() == 0 for p in started), "all ranks ended")
+        assert not failed(), "\n".join(p.communicate()[0] for p in failed())
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +125,7 @@ def _rows(one: Path, many: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_every_method_on_several_ranks(count: int, single: Path, tmp_path: Path) -> None:
-    finish(launch(count, "ranks.py", str(tmp_path), "all", "{}"))
+    launch(count, "ranks.py", str(tmp_path), "all", "{}")
     _agree(single, tmp_path, count)
     _rows(single, tmp_path, count)
 
@@ -122,7 +134,7 @@ def test_every_method_on_several_ranks(count: int, single: Path, tmp_path: Path)
 @pytest.mark.parametrize(("count", "backend"), [(1, "nccl"), (2, "gloo")])
 def test_ranks_on_a_gpu(count: int, backend: str, single: Path, tmp_path: Path) -> None:
     options = json.dumps({"device": "cuda", "backend": backend})
-    finish(launch(count, "ranks.py", str(tmp_path), "all", options))
+    launch(count, "ranks.py", str(tmp_path), "all", options)
     part = tmp_path / "expected"
     part.mkdir()
     for name in ranks.LOOP:
@@ -148,9 +160,7 @@ def test_shares_are_fair_and_leave_clients_where_they_are(cost: list[float]) -> 
 
 def test_data_can_lie_with_their_clients(single: Path, tmp_path: Path) -> None:
     names = ("scaffold", "fedglomo-qsgd", "statistics", "one client")
-    started = [launch(2, "ranks.py", str(tmp_path), name, '{"data": "shard"}') for name in names]
-    for some in started:
-        finish(some)
+    launch(2, "ranks.py", str(tmp_path), ",".join(names), '{"data": "shard"}')
     part = tmp_path / "expected"
     part.mkdir()
     for name in names:
@@ -161,7 +171,7 @@ def test_data_can_lie_with_their_clients(single: Path, tmp_path: Path) -> None:
 
 
 def test_sums_in_half_the_bytes(single: Path, tmp_path: Path) -> None:
-    finish(launch(2, "ranks.py", str(tmp_path), "fedavg", '{"sums": "bfloat16"}'))
+    launch(2, "ranks.py", str(tmp_path), "fedavg", '{"sums": "bfloat16"}')
     exact = load_file(single / "fedavg.safetensors")["state/x"]
     found = [load_file(tmp_path / str(r) / "fedavg.safetensors")["state/x"] for r in (0, 1)]
     assert torch.equal(*found)
@@ -185,7 +195,7 @@ def test_no_thread_of_the_group_outlives_python(tmp_path: Path) -> None:
     """One that did ended now and then in an abort, since it let go of a tensor too late."""
     script = tmp_path / "leaves.py"
     script.write_text(LEAVES)
-    finish(launch(2, str(script)))
+    launch(2, str(script))
 
 
 RESUME = """
@@ -210,7 +220,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     script = tmp_path / "resume.py"
     script.write_text(RESUME)
     for count, rounds in ((2, 3), (3, 5), (1, 6), (2, 8)):
-        finish(launch(count, str(script), str(tmp_path), str(rounds), *names))
+        launch(count, str(script), str(tmp_path), str(rounds), *names)
     settings = {**ranks.RAGGED, "rounds": 8}
     for name in names:
         whole = fl.train(ranks.uneven(), ranks.METHODS[name], engine="vmap", **settings)
@@ -223,6 +233,20 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
         assert stored.history["round"].tolist() == list(range(9))
         np.testing.assert_allclose(stored.history["loss"], whole.history["loss"], atol=1e-10)
         assert [part["after"] for part in stored.parts] == [-1, 3, 5, 6]
+
+
+def program(words: list[str]) -> str:
+    """What a program prints until its good end."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def torchrun(count: int, *words: str) -> str:
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    with held_port() as port:
+        return program([*start, "--master-port", port, *words])
 
 
 DIES = """
@@ -240,7 +264,7 @@ class Dying(fl.Scaffold):
 
 folder = Path(sys.argv[1])
 run = fl.train(uneven(), Dying(lr=0.2), rounds=9, cohort=4, batch_size=4, epochs=1, resume="auto",
-               engine=fl.Distributed("loop", timeout=60), out=folder,
+               engine=fl.Distributed("loop", timeout=600), out=folder,
                checkpoints=fl.Checkpoints(folder / "checkpoints", every=2))
 if run.session.group.first:
     run.save(folder / "model.safetensors")
@@ -250,14 +274,8 @@ if run.session.group.first:
 def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
     script = tmp_path / "dies.py"
     script.write_text(DIES)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
     for what in ("die", "live"):
-        words = [
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts",
-            "2", "--master-port", str(free_port()), str(script), str(tmp_path / what), what,
-        ]  # fmt: skip
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+        torchrun(3, "--max-restarts", "2", str(script), str(tmp_path / what), what)
     parts = fl.runs.read(tmp_path / "die").parts
     assert len(parts) == 2
     assert parts[1]["after"] == 4
@@ -267,18 +285,17 @@ def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_lost_ends_the_others_with_a_sentence(tmp_path: Path) -> None:
     words = ["-m", "fairlead", "run", "--task", "theorem2", "--rounds", "100000", "--steps", "2",
-             "--engine", "loop", "--timeout", "30", "--out", str(tmp_path / "run")]  # fmt: skip
-    started = launch(3, *words, PYTHONWARNINGS="default")
-    try:
-        until = time.monotonic() + 100
-        while (
-            len(fl.runs.find(tmp_path)) == 0 or len(fl.runs.read(tmp_path / "run").history.rows) < 5
-        ):
-            assert time.monotonic() < until
-            time.sleep(0.1)
-    finally:
+             "--engine", "loop", "--timeout", "600", "--out", str(tmp_path / "run")]  # fmt: skip
+
+    def under_way() -> bool:
+        return (
+            bool(fl.runs.find(tmp_path)) and len(fl.runs.read(tmp_path / "run").history.rows) >= 5
+        )
+
+    with launched(3, *words, PYTHONWARNINGS="default") as started:
+        wait_until(under_way, "five rows are written", started[0])
         started[1].kill()
-        outputs = [p.communicate(timeout=120)[0] for p in started]
+        outputs = [p.communicate(timeout=LIMIT)[0] for p in started]
     assert [p.returncode for p in started] == [2, -signal.SIGKILL, 2]
     assert "rank 0 of 3 lost the others" in " ".join(outputs[0].split())
     assert "error" not in outputs[2]
@@ -287,20 +304,10 @@ def test_a_rank_that_is_lost_ends_the_others_with_a_sentence(tmp_path: Path) -> 
 
 def test_the_command_under_torchrun(tmp_path: Path) -> None:
     words = ["run", "--task", "digits", "--rounds", "4", "--engine", "vmap", "--lr", "0.5"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-                "--master-port", str(free_port()), "-m", "fairlead"]  # fmt: skip
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
-    done = subprocess.run(
-        [*torchrun, *words, "--out", str(tmp_path / "two")], env=env, capture_output=True, text=True,
-        timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("Scaffold on digits") == 1
-    assert "2 ranks" in done.stdout
-    subprocess.run(
-        [sys.executable, "-m", "fairlead", *words, "--out", str(tmp_path / "one")], env=env,
-        check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+    said = torchrun(2, "-m", "fairlead", *words, "--out", str(tmp_path / "two"))
+    assert said.count("Scaffold on digits") == 1
+    assert "2 ranks" in said
+    program([sys.executable, "-m", "fairlead", *words, "--out", str(tmp_path / "one")])
     one, two = (fl.runs.read(tmp_path / name).history for name in ("one", "two"))
     np.testing.assert_allclose(one["loss"], two["loss"], rtol=1e-5)
     assert one["bits"].tolist() == two["bits"].tolist()

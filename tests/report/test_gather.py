@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import LIMIT, ended, wait_until
 from typer.testing import CliRunner
 
 import fairlead as fl
@@ -194,23 +194,17 @@ def test_watching_a_run_that_goes_on(tmp_path) -> None:
     server = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
     )
-    try:
+    with ended([server]):
         assert server.stdout is not None
         line = server.stdout.readline()
         url = next(word for word in line.split() if word.startswith("http"))
 
         def last() -> int:
-            with urllib.request.urlopen(f"{url.rstrip('/')}/data.json", timeout=20) as answer:
+            with urllib.request.urlopen(f"{url.rstrip('/')}/data.json", timeout=LIMIT) as answer:
                 return json.load(answer)["groups"][0]["runs"][0]["columns"]["round"][-1]
 
         assert last() == 3
         fl.train(task, fl.FedAvg(lr=0.1), rounds=7, steps=2, out=place, resume=place)
-        until = time.monotonic() + 30
-        while last() != 7:
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        wait_until(lambda: last() == 7, "the new rows are shown", server)
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=30) == 0
-    finally:
-        server.kill()
-        server.communicate()
+        assert server.wait(timeout=LIMIT) == 0

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import threading
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ AXES = {
     "bits_down": "bits down", "gradients": "sample gradients", "seconds": "seconds",
 }  # fmt: skip
 METHODS = {"FedSGD": 30.0, "FedAvg": 20.0, "Scaffold": 7.0, "FedPAQ": 16.0}
+PATIENCE = 120_000  # milliseconds; only ends a test whose event never comes
 EVIL = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script><!--'
 
 
@@ -123,6 +123,7 @@ def browser() -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
         missing("there is no chromium on this machine")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=path)
         yield started
@@ -142,7 +143,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE)
         address = data if isinstance(data, str) else f"{tmp_path.as_uri()}/report.html"
         if not isinstance(data, str):
             html.write(data, tmp_path / "report.html")
@@ -273,8 +274,9 @@ def ask(address: str, method: str = "GET", **headers: str) -> tuple[int, dict[st
             return error.code, dict(error.headers), error.read()
 
 
-def test_the_server_answers_with_data_a_tag_and_gzip():
-    times = iter(range(99))
+def test_the_server_answers_with_data_a_tag_and_gzip(monkeypatch):
+    times, clock = iter(range(99)), [0.0]
+    monkeypatch.setattr(watch, "monotonic", lambda: clock[0])
     data = report()
     with watch.Server(lambda: {**data, "made": str(next(times))}) as server:
         status, headers, body = ask(f"{server.url}data.json")
@@ -285,7 +287,7 @@ def test_the_server_answers_with_data_a_tag_and_gzip():
         assert gzip.decompress(small) == body
         assert ask(server.url, "HEAD")[::2] == (200, b"")
         assert b'data-live="yes"' in ask(server.url)[2]
-        time.sleep(1.1)  # gathered anew, at another time, but with nothing new
+        clock[0] = 1.1  # gathered anew, at another time, but with nothing new
         assert ask(f"{server.url}data.json", If_None_Match=headers["ETag"])[0] == 304
         assert next(times) == 2
 
@@ -519,9 +521,16 @@ def test_the_table_sorts_with_what_is_missing_last(visit):
     assert set(order) == set(down)
 
 
+# what a button says for two seconds stays, however late it is looked at
+LASTING = """{
+  const later = window.setTimeout.bind(window);
+  window.setTimeout = (what, wait) => (wait === 2000 ? 0 : later(what, wait));
+}"""
+
+
 def test_maps_and_step_sizes(visit):
     data = report()
-    page = visit(data)
+    page = visit(data, setup=LASTING)
     filled = np.count_nonzero(data["splits"][0]["counts"])
     assert page.locator("#split-chart .cells circle").count() == filled
     assert "the first 12 of 40 clients" in page.inner_text("#split-words")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conformance import METHODS
 from conftest import uneven
-from programs import PATHS
+from programs import LIMIT, PATHS, ended, wait_until
 from safetensors.torch import load_file
 
 import fairlead as fl
@@ -173,50 +173,72 @@ def test_a_new_run_leaves_the_checkpoints_of_another_alone(tmp_path) -> None:
 
 
 PROGRAM = """
-import sys
+import signal, sys
 from conftest import uneven
 import fairlead as fl
 methods = {
     "scaffold": fl.Scaffold(lr=0.05),
     "fedglomo": fl.FedGLOMO(lr=0.05, beta=0.3, compressor=fl.QSGD(2)),
 }
-folder, name, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
-keep = fl.Checkpoints(folder, every=7)
+folder, name, rounds, latest = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+
+class Waits(fl.Callback):
+    def begin(self, about, history):
+        print("begun", flush=True)
+
+    def row(self, row):
+        if latest <= row["round"] < rounds:
+            signal.pause()  # until it is killed, if it is not yet
+
+settings = dict(rounds=rounds, cohort=3, batch_size=4, epochs=1, engine="vmap", eval_every=5,
+                checkpoints=fl.Checkpoints(folder, every=7), callbacks=[Waits()])
 try:
-    run = fl.train(uneven(), methods[name], rounds=rounds, cohort=3, batch_size=4, epochs=1,
-                   engine="vmap", eval_every=5, checkpoints=keep, resume=folder)
+    run = fl.train(uneven(), methods[name], resume=folder, **settings)
 except fl.FairleadError as error:
     if "there is no checkpoint" not in str(error):
         raise
-    run = fl.train(uneven(), methods[name], rounds=rounds, cohort=3, batch_size=4, epochs=1,
-                   engine="vmap", eval_every=5, checkpoints=keep)
+    run = fl.train(uneven(), methods[name], **settings)
 print(run.stopped, run.rounds)
 """
 
 
-def _process(folder: Path, name: str, rounds: int) -> subprocess.Popen[str]:
-    words = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), name, str(rounds)]
+def _process(
+    folder: Path, name: str, rounds: int, latest: int | None = None
+) -> subprocess.Popen[str]:
+    """latest: the round after which it waits to be killed."""
+    words = [str(folder), name, str(rounds), str(rounds if latest is None else latest)]
+    words = [sys.executable, "-W", "ignore", "-c", PROGRAM, *words]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
     return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
 
 
 def _killed_again_and_again(folder: Path, name: str, kills: int, rounds: int) -> None:
+    """Each time after some more rounds; the first one while it writes or has just written a checkpoint,
+    and every other one as soon as it has gone on from the last one."""
     rng = random.Random(kills)
-    done = 0
-    while done < kills:
-        process = _process(folder, name, rounds)
-        began = len(list(folder.glob("*")))
-        while process.poll() is None and len(list(folder.glob("*"))) == began and done == 0:
-            time.sleep(0.02)  # let the first one get to work
-        time.sleep(rng.uniform(0.0, 3.0 if done else 0.5))
-        if process.poll() is not None:
-            break
-        process.kill()
-        process.communicate()
-        done += 1
-    assert done == kills, "the run ended too soon to be killed"
+    for k in range(kills):
+        before = _written(folder)
+        wanted = max(before + 1, rounds * k // (kills + 1))
+        process = _process(folder, name, rounds, latest=rounds * (k + 1) // (kills + 1) + 20)
+        with ended([process]):
+            if k == 0:
+                wait_until(lambda: any(folder.iterdir()), "a file is begun", process)
+            elif k % 2:
+                wait_until(lambda n=wanted: _written(folder) >= n, f"round {wanted}", process)
+            else:
+                assert process.stdout.readline() == "begun\n"
+            time.sleep(rng.uniform(0.0, 0.05))  # in the middle of whatever it does
+            process.kill()
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL
     last = _process(folder, name, rounds)
-    assert last.communicate(timeout=120)[0].split() == ["rounds", str(rounds)]
+    with ended([last]):
+        assert last.communicate(timeout=LIMIT)[0].split() == ["begun", "rounds", str(rounds)]
+
+
+def _written(folder: Path) -> int:
+    """The round of the newest checkpoint."""
+    return int(listed(folder)[-1].stem.partition("-")[2]) if listed(folder) else -1
 
 
 def _final(folder: Path) -> dict[str, torch.Tensor]:
@@ -229,31 +251,32 @@ def _final(folder: Path) -> dict[str, torch.Tensor]:
 def _compare(name: str, kills: int, rounds: int, tmp_path: Path) -> None:
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     broken.mkdir()
-    _killed_again_and_again(broken, name, kills, rounds)
-    assert _process(whole, name, rounds).communicate(timeout=120)[0]
+    other = _process(whole, name, rounds)
+    with ended([other]):
+        _killed_again_and_again(broken, name, kills, rounds)
+        assert other.communicate(timeout=LIMIT)[0]
     one, two = _final(broken), _final(whole)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
 def test_a_run_that_was_killed_ends_in_the_same_bytes(tmp_path) -> None:
-    _compare("scaffold", 2, 1000, tmp_path)
+    _compare("scaffold", 3, 300, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "fedglomo"])
 def test_twenty_kills_end_in_the_same_bytes(name: str, tmp_path) -> None:
-    _compare(name, 20, 6000, tmp_path)
+    _compare(name, 20, 1500, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_with_a_checkpoint(kind: signal.Signals, tmp_path) -> None:
     process = _process(tmp_path, "scaffold", 100_000)
-    while not listed(tmp_path):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(kind)
-    word, rounds = process.communicate(timeout=60)[0].split()
+    with ended([process]):
+        wait_until(lambda: bool(listed(tmp_path)), "there is a checkpoint", process)
+        process.send_signal(kind)
+        _, word, rounds = process.communicate(timeout=LIMIT)[0].split()
     assert process.returncode == 0
     assert word == "interrupted"
     assert read(listed(tmp_path)[-1]).round == int(rounds)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import LIMIT
 
 import fairlead as fl
 from fairlead.run.folder import FILES, Recorder, belongings
@@ -99,7 +100,7 @@ def open_folder() -> Iterator[Path]:
 # -- a process that is killed -------------------------------------------------------------------
 
 KILLER = """
-import os, random, signal, sys, time
+import os, random, signal, sys
 from pathlib import Path
 import fairlead as fl
 from fairlead.run.history_file import HistoryFile, read_history
@@ -122,13 +123,15 @@ def killed(work, wait):
 def appending(path, say):
     file = HistoryFile(path)
     file.begin(-1)
-    for k in range(10**9):
+    for k in range(4000):  # whoever is not killed by then waits for it
         row = {"round": k, "loss": 1 / (k + 1), f"column {k // 50}": k}
         file.append(row)
         say(k)
+    signal.pause()
 
-def reading(path, until):
-    while time.monotonic() < until:
+def reading(path, number):
+    rows = []
+    while not path.exists() if number == 0 else len(rows) < number:
         try:
             rows = read_history(path).rows
         except fl.FairleadError as error:  # it is not there yet
@@ -147,16 +150,16 @@ def training(folder, say):
     class Says(fl.Callback):
         def row(self, row):
             say(row["round"])
-            time.sleep(0.002)
+            if row["round"] == 60:
+                signal.pause()
     task, keep = fl.problems.theorem2(gradient=10), fl.Checkpoints(folder / "checkpoints", every=4)
     fl.train(task, fl.Scaffold(lr=0.1), rounds=10**6, steps=5, out=folder, checkpoints=keep,
              callbacks=[Says()])
 
 place, chance = Path(sys.argv[1]), random.Random(0)
-for k in range(24):
-    path, pause = place / f"{k}.sqlite", 0.001 + 0.08 * chance.random()
-    last = killed(lambda say: appending(path, say), lambda _: reading(path, time.monotonic() + pause))
-    print(path, last)
+for k in range(24):  # killed when there is a file, and when some rows of it can be read
+    path, number = place / f"{k}.sqlite", 0 if k < 4 else chance.randrange(1, 160)
+    print(path, killed(lambda say: appending(path, say), lambda _: reading(path, number)))
 for k in range(2):
     folder = place / f"run{k}"
     print(folder, killed(lambda say: training(folder, say), lambda pipe: listening(pipe, 5 + 4 * k)))
@@ -169,7 +172,7 @@ def killed(tmp_path_factory) -> dict[str, int]:
     place = tmp_path_factory.mktemp("killed")
     done = subprocess.run(
         [sys.executable, "-c", KILLER, str(place)],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=LIMIT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from typing import Any
 import optuna
 import pytest
 from conftest import toy
+from programs import LIMIT, ended
 from typer.testing import CliRunner
 
 import fairlead as fl
@@ -277,14 +278,12 @@ def noted(task, method, **settings):
         os.kill(os.getpid(), signal.SIGKILL)
     with (here / "log").open("a") as file:
         file.write(f"{{os.getpid()}} {{method.lr}} {{settings['seed']}}\\n")
-    time.sleep({pause})
+    while len({{line.split()[0] for line in (here / "log").read_text().splitlines()}}) < {partners}:
+        time.sleep(0.01)  # until everyone is at a trial
     return inner(task, method, **settings)
 
 search.train = noted
 task = fl.problems.random_quadratics(clients=4, dim=3, mu=0.5, delta=0.3, gradient=5.0)
-(here / str(os.getpid())).touch()
-while len([p for p in here.iterdir() if p.name.isdigit()]) < {partners}:
-    time.sleep(0.01)
 found = tune(task, fl.Scaffold(lr=1.0), out=here, **{settings})
 print(found.best("Scaffold").lr, len(found.entries["Scaffold"].trials))
 """
@@ -292,7 +291,7 @@ SHARED = _small(seeds=2, cohort=2, prune=False, together=False)
 
 
 def _begin(folder: Path, **values: Any) -> subprocess.Popen[str]:
-    given = {"dies": 0, "pause": 0, "partners": 1, "settings": SHARED, **values}
+    given = {"dies": 0, "partners": 1, "settings": SHARED, **values}
     code = SCRIPT.format(folder=str(folder), **given)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
@@ -303,8 +302,8 @@ def _log(folder: Path) -> list[list[str]]:
 
 def test_a_killed_tuning_goes_on(tmp_path: Path, trained: list[tuple[float, int]]) -> None:
     killed = _begin(tmp_path, dies=6)  # in the second seed of the third trial
-    killed.communicate()
-    assert killed.returncode == -9
+    with ended([killed]):
+        assert killed.wait(timeout=LIMIT) == -9
     result = tune(_task(), fl.Scaffold(lr=1.0), out=tmp_path, **SHARED)
     assert trained == [(lr, seed) for lr in LIST[2:] for seed in (0, 1)]
     whole = tune(_task(), fl.Scaffold(lr=1.0), **SHARED)
@@ -317,8 +316,9 @@ def test_a_killed_tuning_goes_on(tmp_path: Path, trained: list[tuple[float, int]
 
 
 def test_two_processes_share_the_trials(tmp_path: Path) -> None:
-    both = [_begin(tmp_path, pause=0.15, partners=2) for _ in range(2)]
-    said = [process.communicate()[0] for process in both]
+    both = [_begin(tmp_path, partners=2) for _ in range(2)]
+    with ended(both):
+        said = [process.communicate(timeout=LIMIT)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert said[0] == said[1]
     assert said[0].split()[1] == str(len(LIST))

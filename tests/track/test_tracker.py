@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from programs import wait_until
 
 import fairlead as fl
 from fairlead import track
@@ -131,7 +132,7 @@ def test_a_tracker_that_fails_ends_no_training_and_is_told_of_once(task, fails) 
 
 def test_what_could_not_be_told_is_told_later_and_once(task, monkeypatch) -> None:
     clock = iter(range(0, 10**6, 50))
-    monkeypatch.setattr("fairlead.track.tracker.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("fairlead.track.tracker.monotonic", lambda: float(next(clock)))
     stub = Stub(set())
     stub.rounds = range(2, 4)
 
@@ -146,11 +147,39 @@ def test_what_could_not_be_told_is_told_later_and_once(task, monkeypatch) -> Non
     assert stub.ended == "rounds"
 
 
-def test_a_tracker_that_fails_rests(task) -> None:
+class Slow(Stub):
+    """Fails to open after some seconds of a clock of its own, on which a row takes one second."""
+
+    def __init__(self, takes: float) -> None:
+        super().__init__({"open"})
+        self.takes, self.now, self.tried = takes, 0.0, []
+
+    def open(self, first: int) -> float:
+        self.tried.append(self.now)
+        self.now += self.takes
+        return super().open(first)
+
+    def row(self, row) -> None:
+        self.now += 1
+        super().row(row)
+
+
+def test_a_tracker_that_fails_rests(task, monkeypatch) -> None:
     stub = Stub({"open"})
+    monkeypatch.setattr("fairlead.track.tracker.monotonic", lambda: 5.0)
     with pytest.warns(UserWarning, match="Stub failed"):
         _train(task, stub, rounds=20)
     assert stub.calls.count("open") == 2  # at the beginning and, after a rest, at the end
+    slow = Slow(takes=0.5)
+    monkeypatch.setattr("fairlead.track.tracker.monotonic", lambda: slow.now)
+    with pytest.warns(UserWarning, match="Stub failed"):
+        _train(task, slow, rounds=12)
+    assert slow.tried == [
+        0.0,
+        5.5,
+        11.0,
+        14.5,
+    ]  # after ten times as long as it failed, and at the end
 
 
 def test_how_a_run_failed_is_told(task) -> None:
@@ -291,7 +320,7 @@ def test_tensorboard_after_a_failure_in_between(task, tmp_path, monkeypatch) -> 
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(board, "send", fails)
-    monkeypatch.setattr("fairlead.track.tracker.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("fairlead.track.tracker.monotonic", lambda: float(next(clock)))
     with pytest.warns(UserWarning, match="TensorBoard failed"):
         run = _train(task, board, rounds=20)
     _equal(_board(tmp_path), run.history, cast=lambda value: float(np.float32(value)))
@@ -468,13 +497,13 @@ def _records(path: Path) -> list[Any]:
 
 def _complete(path: Path) -> list[Any]:
     """All records; W&B's own process writes the last of them a moment after the run is over."""
-    until = time.monotonic() + 20
-    while True:
+
+    def over() -> bool:
         found = _records(path)
-        if found and found[-1].WhichOneof("record_type") == "exit":
-            return found
-        assert time.monotonic() < until, "the run has no end"
-        time.sleep(0.02)
+        return bool(found) and found[-1].WhichOneof("record_type") == "exit"
+
+    wait_until(over, "the run has an end")
+    return _records(path)
 
 
 def _offline(folder: Path) -> tuple[dict[str, list[tuple[int, float]]], dict[str, Any], list[str]]:
@@ -508,11 +537,16 @@ def test_wandb_has_every_number(task, tmp_path, wandb) -> None:
     assert more["best/accuracy"] == run.history.best("accuracy")
 
 
+def _second() -> str:
+    return time.strftime("%Y%m%d_%H%M%S")
+
+
 def test_wandb_goes_on_under_the_same_id_without_doubling(task, tmp_path, wandb) -> None:
     folder = tmp_path / "r"
 
     def make() -> track.WandB:
-        time.sleep(1.05)  # W&B names its folders by id and second
+        for earlier in folder.glob("track/wandb/offline-run-*"):  # named by id and second
+            wait_until(lambda name=earlier.name: name < f"offline-run-{_second()}", "a new second")
         return track.WandB("mine", folder=folder)
 
     run = _broken_off_and_resumed(task, folder, make)

@@ -10,12 +10,12 @@ import socket
 import socketserver
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import monotonic
 from typing import Any, cast
 
 from fairlead.errors import FairleadError
@@ -145,10 +145,10 @@ class _Source:
 
     def get(self) -> _Answer:
         with self.lock:
-            start = time.monotonic()
+            start = monotonic()
             if start >= self.until:
                 self.answer = self._fresh()
-                end = time.monotonic()
+                end = monotonic()
                 self.until = end + max(1.0, 2 * (end - start))
             return self.answer
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ class Tracker(Callback, ABC):
     def row(self, row: Mapping[str, float]) -> None:
         self._pending.append(dict(row))
         self._seen.append(row)
-        if time.monotonic() >= self._paused_until:
+        if monotonic() >= self._paused_until:
             self._deliver()
 
     def end(self, run: Any) -> None:
@@ -130,7 +130,7 @@ class Tracker(Callback, ABC):
 
     def _deliver(self) -> bool:
         """Send the pending rows; returns whether that succeeded."""
-        begin = time.monotonic()
+        begin = monotonic()
         try:
             if not self._is_open:
                 first = self._pending[0]["round"] if self._pending else self.after + 1
@@ -144,7 +144,7 @@ class Tracker(Callback, ABC):
                 del self._pending[0]
         except Exception as error:
             self._disconnect(error)
-            now = time.monotonic()
+            now = monotonic()
             self._paused_until = now + max(1.0, REST * (now - begin))
             return False
         return True
