@@ -144,7 +144,8 @@ def _engines(
 ) -> Iterator[str]:
     reference = train(task, method, engine="debug", **settings)
     for name, engine in (
-        ("vmap", "vmap"), ("loop", "loop"), ("one client per chunk", Simulate("vmap", memory=1)),
+        ("vmap", Simulate("vmap")), ("loop", Simulate("loop")),
+        ("one client per chunk", Simulate("vmap", memory=1)),
     ):  # fmt: skip
         run = train(there, method, engine=engine, **settings)
         yield from _labelled(f"engine {name} and debug", run, reference, 1e-10)

@@ -55,8 +55,10 @@ class Served(Protocol):
     """What an answer needs of a client, or of S clients at once, after its program has run."""
 
     gradients: Any
-    held: dict[str, Tensor]
     measured: Sums
+
+    @property
+    def held(self) -> dict[str, Tensor]: ...
 
     def bits(self, upload: Upload) -> tuple[int | Tensor, float]: ...
 

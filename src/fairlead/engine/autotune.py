@@ -71,13 +71,18 @@ class Problem:
 
     session: Session
     mode: str
-    half: bool
+    precision: str
     compile: Any
     ids: Ids
     draw: Draw
     shape: tuple[int, ...]
     rounds: int
     room: int
+
+    @property
+    def half(self) -> bool:
+        """Whether gradients are computed in bfloat16."""
+        return self.precision == "bfloat16"
 
 
 def chosen(p: Problem) -> Execution:
@@ -258,8 +263,7 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
         return dataclasses.replace(plain[0], compiled=asked), ""
     if is_small(task, len(p.ids), p.draw):
         plain = plain[:1]
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    key = f"form {key_of(session, p.shape, plain)} {tf32}"
+    key = f"form {key_of(session, p.shape, plain)} {p.precision}"
     found = remembered(key, lambda: _in_graphs(p, plain))
     # what is best as it is is also compiled, but streams are not
     made = min((f for f in plain if f.way != "streams"), key=lambda f: found[str(f)])

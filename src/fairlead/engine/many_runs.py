@@ -175,15 +175,16 @@ def executed(
 class _Part:
     """The clients of one run, of which an answer is made."""
 
-    held: dict[str, Tensor]
-
     def __init__(self, clients: Joined, place: int) -> None:
         self.outbox = clients.outboxes[place]
-        self.held = self.outbox.held
         self.gradients = int(clients.counted_by_run[place])
         self.measured: Sums = clients.measured_by_run[place]
         after, span = clients.moved_buffers(), clients.spans[place]
         self.after = None if after is None else rows_of(after, clients.count)[span]
+
+    @property
+    def held(self) -> dict[str, Tensor]:
+        return self.outbox.held
 
     def bits(self, upload: Upload) -> tuple[int | Tensor, float]:
         return self.outbox.bits(upload)

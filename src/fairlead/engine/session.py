@@ -84,13 +84,16 @@ class States:
 class Rounds(Protocol):
     """Another way to run whole rounds and evaluations than one exchange after another."""
 
-    remark: str
+    @property
+    def remark(self) -> str:
+        """What to report about it."""
+        ...
 
     def play(self, state: State, at: Any) -> State:
         """One round."""
         ...
 
-    def measure(self, x: Tensor, buffers: Tensor, measured: Any) -> dict[str, float]:
+    def measure(self, x: Tensor, buffers: Tensor, how: tuple[Any, bool]) -> dict[str, float]:
         """One evaluation."""
         ...
 

@@ -141,7 +141,7 @@ class Preparation:
         """What the autotuner is asked."""
         setting = self.setting
         return autotune.Problem(
-            self.session, setting.mode, setting.precision == "bfloat16", setting.compile, self.ids,
+            self.session, setting.mode, setting.precision, setting.compile, self.ids,
             self.draw, self.shape, self.rounds, self.room,
         )  # fmt: skip
 

@@ -182,8 +182,9 @@ def robust_regression(
     settings = {"name": "robust-regression", "record": True, **settings}
     task = SaddleTask.of(f, [a, b], zero, zero, clients, batched=True, **settings)
     if solve:
-        task = task.replace(optimum=saddle_point(task))
-        size = float(task.optimum[task.players[0]].square().sum())
+        optimum = saddle_point(task)
+        task = task.replace(optimum=optimum)
+        size = float(optimum[task.players[0]].square().sum())
         if size >= penalty:
             raise FairleadError(
                 f"at the solution ‖w‖² is {size:.3g}, where the adversary has no best response with a "
