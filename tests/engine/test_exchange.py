@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -193,10 +195,7 @@ def test_garbage_is_refused_in_one_sentence() -> None:
             Message.unpack(bytes(wrong))
     with pytest.raises(fl.FairleadError, match="version 9"):
         Message.unpack(data[:4] + b"\x09\x00" + data[6:])
+    rest = data[14:] + b"more"
+    head = struct.pack("<4sHII", b"flms", 1, *struct.unpack("<I", data[6:10]), zlib.crc32(rest))
     with pytest.raises(fl.FairleadError, match="longer than its header says"):
-        import struct
-        import zlib
-
-        rest = data[14:] + b"more"
-        head = struct.pack("<4sHII", b"flms", 1, *struct.unpack("<I", data[6:10]), zlib.crc32(rest))
         Message.unpack(head + rest)

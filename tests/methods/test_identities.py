@@ -270,7 +270,7 @@ def test_scaffnew_keeps_its_shifts_at_mean_zero_for_uneven_clients() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fl.ErrorFeedback(fl.QSGD(2)), "the remainder would grow"),
+        (lambda: fl.ErrorFeedback(fl.QSGD(2)), "the residual would grow"),
         (lambda: fl.FedLOMO(lr=0.1, first_batch=0), "first_batch is 0"),
         (lambda: fl.FedCOMGATE(lr=0.1, gamma=-1.0), "gamma is -1"),
         (lambda: fl.FedAdam(lr=0.1, beta1=2.0), "beta1 is 2"),

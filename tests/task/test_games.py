@@ -399,7 +399,7 @@ def test_agnostic_of_a_task_with_a_known_optimum_compares() -> None:
 def test_a_run_with_another_inner_method_is_not_resumed() -> None:
     task = fl.problems.quadratic_game()
     run = fl.train(task, fl.Catalyst(fl.ScaffoldS(lr=0.1)), rounds=2, steps=2)
-    with pytest.raises(fl.FairleadError, match=r"method\.method was"):
+    with pytest.raises(fl.FairleadError, match="method was method = "):
         fl.train(task, fl.Catalyst(fl.Scaffold(lr=0.1)), rounds=4, steps=2, resume=run)
 
 

@@ -372,19 +372,21 @@ def _settle(folder: Path) -> None:
 def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on from a run with other settings."""
     for name in now:
-        found = _difference(name, then.get(name), now[name])
+        found = _difference("", then.get(name), now[name])
         if found is not None:
             where, before, after = found
             raise FairleadError(
-                f"{what} is of a run with other settings: {where} was {before}, now it is {after}"
+                f"{what} is of a run with other settings: {name} was {where}{before}, now it is "
+                f"{where}{after}"
             )
 
 
-def _difference(name: str, then: Any, now: Any) -> tuple[str, Any, Any] | None:
-    """The first setting that differs, with its path."""
+def _difference(path: str, then: Any, now: Any) -> tuple[str, Any, Any] | None:
+    """The first setting that differs, such as ("lr = ", 0.1, 0.2)."""
     if then == now:
         return None
     if isinstance(then, Mapping) and isinstance(now, Mapping) and then.keys() == now.keys():
-        inner = (_difference(f"{name}.{key}", then[key], now[key]) for key in now)
+        start = path.removesuffix(" = ")
+        inner = (_difference(f"{start}.{key} = ".lstrip("."), then[key], now[key]) for key in now)
         return next(found for found in inner if found is not None)
-    return name, then, now
+    return path, then, now

@@ -23,7 +23,7 @@ from fairlead.engine.session import Session
 from fairlead.engine.simulate import Simulate
 from fairlead.engine.upcoming import Upcoming
 from fairlead.errors import Diverged, FairleadError
-from fairlead.measure.base import Measure
+from fairlead.measure import DriftDiversity, Measure
 from fairlead.progress import Progress
 from fairlead.run.about import about
 from fairlead.run.callbacks import Callback, RoundView
@@ -47,6 +47,7 @@ class Plan:
     weighting: str | Sequence[float]
     eval_every: int
     objective: bool
+    drift: bool
     measures: tuple[Measure, ...]
     target: Mapping[str, float] | None
 
@@ -69,6 +70,8 @@ class Loop:
         self.task, self.algorithm, self.plan, self.session = task, algorithm, plan, session
         self.config, self.callbacks, self.keeper, self.bar = config, callbacks, keeper, bar
         self.engine = engine
+        drift = (DriftDiversity(task.layers),) if plan.drift else ()
+        self.measures = (*plan.measures, *drift)
         self._watched = [c for c in callbacks if type(c).round is not Callback.round]
         self.stop = Stop(listen=False)
         self.upcoming = Upcoming(session, plan.sampler, plan.dropout, plan.rounds)
@@ -154,7 +157,7 @@ class Loop:
         _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
         sampled, ids = self.upcoming.clients(k)
         self.session.accounts.counters.lost += len(sampled) - len(ids)
-        self.session.measures = plan.measures if self.looks else ()
+        self.session.measures = self.measures if self.looks else ()
         self._before, self._answered = (self.state, self.session.buffers), len(ids)
         return self.upcoming.cohort(k, draw)
 
@@ -221,7 +224,7 @@ class Loop:
             "communications": self.done * self.algorithm.communications(),
             "exchanges": counts.exchanges, "bits": ledger.up + ledger.down,
             "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
-            "seconds": self.clock, **session.measurements(plan.measures),
+            "seconds": self.clock, **session.measurements(self.measures),
         }  # fmt: skip
         self.history.append(row)
         asked = [bool(callback.row(row)) for callback in self.callbacks]  # all of them, not some

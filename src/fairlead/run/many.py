@@ -20,7 +20,6 @@ from fairlead.engine.first_round import is_own
 from fairlead.engine.many_runs import Seat, joinable, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
-from fairlead.measure import DriftDiversity
 from fairlead.progress import Progress
 from fairlead.run.callbacks import Callback
 from fairlead.run.folder import Recorder
@@ -66,7 +65,7 @@ def train_many(
         raise FairleadError(f"{len(outs)} folders for {len(runs)} runs: give one a run")
     loops: list[Loop] = []
     for place, (method, seed) in enumerate(runs):
-        plan, local = planned(rounds=rounds, seed=seed, **_measured(task, settings))
+        plan, local = planned(rounds=rounds, seed=seed, **settings)
         told = () if callbacks is None else callbacks(place)
         out = None if outs is None else outs[place]
         try:
@@ -93,18 +92,11 @@ def pays(task: Task, **settings: Any) -> bool:
     mode = engine.mode if isinstance(engine, Simulate) else engine
     if mode not in ("auto", "vmap") or type(engine) not in (str, Simulate):
         return False
-    plan, local = planned(**_measured(task, settings))
+    plan, local = planned(**settings)
     local.check(task.sizes)
     ids = plan.sampler.cohort(plan.seed, 0, task.clients)
     draw = local.draw(plan.seed, 0, ids, task.sizes[ids])
     return task.device.type == "cuda" or is_small(task, len(ids), draw)
-
-
-def _measured(task: Task, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with `drift` as the measure that it is."""
-    drift = [DriftDiversity(task.layers)] if settings.get("drift") else []
-    plain = {name: value for name, value in settings.items() if name != "drift"}
-    return {**plain, "measures": [*settings.get("measures", ()), *drift]}
 
 
 def _alike(loops: Sequence[Loop]) -> list[list[Loop]]:

@@ -25,7 +25,7 @@ from fairlead.engine.resources import Needs
 from fairlead.engine.session import Session
 from fairlead.engine.simulate import Mode, Preparation, Simulate
 from fairlead.errors import Diverged, FairleadError
-from fairlead.measure import DriftDiversity, Measure
+from fairlead.measure import Measure
 from fairlead.progress import Progress
 from fairlead.run.about import about
 from fairlead.run.callbacks import Callback, client_states
@@ -196,8 +196,8 @@ def train(
     plan, local = planned(
         rounds=rounds, cohort=cohort, batch_size=batch_size, steps=steps, epochs=epochs,
         replacement=replacement, drop_last=drop_last, batches=batches, weighting=weighting,
-        dropout=dropout, seed=seed, eval_every=eval_every, objective=objective,
-        measures=[*measures, *([DriftDiversity(task.layers)] if drift else [])], target=target,
+        dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
+        measures=measures, target=target,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     before = _workers_before(out, checkpoints, resume) if workers == "auto" else None
@@ -265,6 +265,7 @@ def planned(
     seed: int = 0,
     eval_every: int = 1,
     objective: bool = True,
+    drift: bool = False,
     measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
 ) -> tuple[Plan, Batches]:
@@ -275,7 +276,7 @@ def planned(
         batch_size, steps, epochs, replacement, drop_last, batches
     )  # fmt: skip
     plan = Plan(
-        rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective,
+        rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift,
         tuple(measures), target,
     )  # fmt: skip
     return plan, local
