@@ -89,11 +89,11 @@ def check_a_store(device: str, tier: Any, asked: list[tuple[str, list[int]]]) ->
         elif deed == "one":
             kept = store.one(named[0])
             assert torch.equal(kept.c.cpu(), table[named[0]][0])
-            store.write_one(named[0], Kept(c=kept.c + 1, v=kept.v))
+            store.write(who[:1], Kept(c=kept.c[None] + 1, v=kept.v[None]))
+            touched.add(named[0])
             table[named[0]] = (table[named[0]][0] + 1, table[named[0]][1])
         else:
             kept = store.read(who)
-            touched |= set(named)
             for place, i in enumerate(named):
                 assert torch.equal(kept.c[place].cpu(), table[i][0])
                 assert torch.equal(kept.v[place].cpu().long(), table[i][1].long())
