@@ -376,7 +376,7 @@ def test_saddle_problems_that_make_no_sense_are_refused() -> None:
             lambda x, y, a: (x * y).sum() * a, [torch.ones(1)], zero, zero, simplex=True
         )
     once = fl.Catalyst(fl.FedAvg(lr=0.1))
-    with pytest.raises(fl.FairleadError, match="Catalyst around Catalyst"):
+    with pytest.raises(fl.FairleadError, match="Catalyst cannot wrap another Catalyst"):
         fl.Catalyst(once)
     with pytest.raises(fl.FairleadError, match="no momentum"):
         fl.ExtraStep(lr=0.1, momentum=0.9)
