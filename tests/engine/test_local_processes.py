@@ -330,7 +330,7 @@ def test_a_killed_worker_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(fl.FairleadError, match="process 1 of the run's 2 was killed by SIGKILL"):
         fl.train(uneven(), method, workers=2, engine="loop", **kept, **WORK)
     stored = fl.runs.read(tmp_path)
-    assert stored.status.startswith("failed: process 1 of the run's 2 was ended")
+    assert stored.status.startswith("failed: process 1 of the run's 2 was killed")
     again = fl.train(uneven(), method, engine="loop", resume=tmp_path, **kept, **WORK)
     same(again, fl.train(uneven(), method, engine="loop", **WORK))
     assert [part["after"] for part in fl.runs.read(tmp_path).parts] == [-1, 2]
@@ -438,7 +438,8 @@ def test_only_the_main_thread_has_workers() -> None:
         thread.join()
     why = "only the main thread of a process can start workers"
     assert found == {
-        2: f"workers is 2, but there can be only one process: {why}", "auto": f"vmap: a small problem; one process: {why}",
+        2: f"workers is 2, but there can be only one process: {why}",
+        "auto": f"vmap: a small problem; one process: {why}",
     }  # fmt: skip
 
 
