@@ -45,7 +45,7 @@ def test_targets_decide_the_loss() -> None:
     _losses(numbers)
     signs = fl.Task.from_arrays(X, Y, client=WHO, loss="logistic", model=fl.models.mlp(4, 1))
     assert set(signs.data[1].tolist()) == {-1.0, 1.0}
-    with pytest.raises(fl.FairleadError, match="two classes, not 3"):
+    with pytest.raises(fl.FairleadError, match="needs exactly 2, not 3"):
         fl.Task.from_arrays(X, np.arange(30) % 3, client=WHO, loss="logistic")
 
 
@@ -214,7 +214,7 @@ def test_datasets_that_do_not_fit_are_refused() -> None:
     with pytest.raises(fl.FairleadError, match="pairs by index"):
         fl.Task.from_torch_dataset(_Listed([{"x": 1}]), client=[0])
     ragged = [(np.zeros(3), 0), (np.zeros(4), 1)]
-    with pytest.raises(fl.FairleadError, match="of one shape"):
+    with pytest.raises(fl.FairleadError, match="have one shape"):
         fl.Task.from_torch_dataset(_Listed(ragged), client=[0, 1])
 
 
