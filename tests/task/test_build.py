@@ -45,7 +45,9 @@ def test_targets_decide_the_loss() -> None:
     _losses(numbers)
     signs = fl.Task.from_arrays(X, Y, client=WHO, loss="logistic", model=fl.models.mlp(4, 1))
     assert set(signs.data[1].tolist()) == {-1.0, 1.0}
-    with pytest.raises(fl.FairleadError, match="there are 3 classes: the logistic loss needs exactly 2"):
+    with pytest.raises(
+        fl.FairleadError, match="there are 3 classes: the logistic loss needs exactly 2"
+    ):
         fl.Task.from_arrays(X, np.arange(30) % 3, client=WHO, loss="logistic")
 
 
