@@ -390,7 +390,7 @@ def test_a_run_is_resumed_from_its_folder(tmp_path) -> None:
     one, two = (fl.runs.read(tmp_path / n).history.rows for n in ("whole", "part"))
     assert [r["distance"] for r in one] == [r["distance"] for r in two]
     assert "is not a run folder" in " ".join(_run("resume", str(tmp_path), code=2).split())
-    assert "ask for more" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())
+    assert "set rounds higher" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])

@@ -208,7 +208,7 @@ def test_processes_that_go_different_ways_are_told_apart() -> None:
         with crew:
             _ = crew.wait() if crew.first else crew.most([1])
 
-    with pytest.raises(fl.FairleadError, match="process 1 of the run's 2 went another way"):
+    with pytest.raises(fl.FairleadError, match="process 1 of the run's 2 is out of step"):
         part(LocalProcesses(2))
 
 
@@ -244,7 +244,7 @@ def test_a_run_inside_a_worker_and_beside_it_has_one_process() -> None:
             found.append(inner.engine)
 
     fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, callbacks=[Beside()], **WORK)
-    assert found[0].endswith("one process: this process is one of several already")
+    assert found[0].endswith("one process: this process is already one of several")
 
 
 # -- going on -------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_settings_are_refused_before_there_are_workers(forks: list[int], tmp_pat
     with pytest.raises(fl.FairleadError, match="rounds is 0"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=0, workers=2)
     for wrong in (0, -1, True, 2.0, "two"):
-        with pytest.raises(fl.FairleadError, match="give a number of processes"):
+        with pytest.raises(fl.FairleadError, match="must be a number of processes"):
             fl.train(uneven(), fl.FedAvg(lr=0.1), workers=wrong, **WORK)
     assert not forks
     fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, out=tmp_path, **WORK)
@@ -327,10 +327,10 @@ def test_settings_are_refused_before_there_are_workers(forks: list[int], tmp_pat
 def test_a_killed_worker_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     method = Failing(lr=0.2, how="kill", parent=os.getpid())
     kept = {"out": tmp_path, "checkpoints": fl.Checkpoints(tmp_path / "checkpoints", every=1)}
-    with pytest.raises(fl.FairleadError, match="process 1 of the run's 2 was ended by SIGKILL"):
+    with pytest.raises(fl.FairleadError, match="process 1 of the run's 2 was killed by SIGKILL"):
         fl.train(uneven(), method, workers=2, engine="loop", **kept, **WORK)
     stored = fl.runs.read(tmp_path)
-    assert stored.status.startswith("failed: process 1 of the run's 2 was ended")
+    assert stored.status.startswith("failed: process 1 of the run's 2 was killed")
     again = fl.train(uneven(), method, engine="loop", resume=tmp_path, **kept, **WORK)
     same(again, fl.train(uneven(), method, engine="loop", **WORK))
     assert [part["after"] for part in fl.runs.read(tmp_path).parts] == [-1, 2]
@@ -438,16 +438,17 @@ def test_only_the_main_thread_has_workers() -> None:
         thread.join()
     why = "only the main thread of a process can start workers"
     assert found == {
-        2: f"there cannot be 2 workers: {why}", "auto": f"vmap: a small problem; one process: {why}",
+        2: f"workers is 2, but there can be only one process: {why}",
+        "auto": f"vmap: a small problem; one process: {why}",
     }  # fmt: skip
 
 
 def test_processes_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(fl.FairleadError, match="one of several already"):
+    with pytest.raises(fl.FairleadError, match="already one of several"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, **WORK)
     run = fl.train(uneven(), fl.FedAvg(lr=0.1), workers="auto", **WORK)
-    assert run.engine.endswith("one process: this process is one of several already")
+    assert run.engine.endswith("one process: this process is already one of several")
 
 
 def test_a_machine_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +468,7 @@ def test_workers_without_autograd_are_refused(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("Unable to handle autograd's threading in combination with fork")
 
     monkeypatch.setattr(torch.autograd, "grad", broken)
-    with pytest.raises(fl.FairleadError, match="computed gradients where a GPU is"):
+    with pytest.raises(fl.FairleadError, match="sees a GPU and has computed gradients"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, **WORK)
 
 
@@ -492,7 +493,9 @@ def test_workers_that_get_stuck_are_started_again(
     monkeypatch.setattr(crew, "check_operators", lambda: time.sleep(1000))
     monkeypatch.setattr(crew, "rest", rest)
     monkeypatch.setattr(crew, "START", 0.2)
-    with pytest.raises(fl.FairleadError, match="workers could not be started: one does not answer"):
+    with pytest.raises(
+        fl.FairleadError, match="workers could not be started: a worker did not answer"
+    ):
         fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, **WORK)
     assert len(forks) == 5
 

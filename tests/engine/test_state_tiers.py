@@ -192,7 +192,7 @@ def test_a_file_has_no_name_and_holes_where_no_row_was_written(tmp_path: Path, m
 def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
     with pytest.raises(
-        fl.FairleadError, match=r"memories cannot be kept in /nowhere/at/all: .*TMPDIR"
+        fl.FairleadError, match=r"memories cannot be stored in /nowhere/at/all: .*TMPDIR"
     ):
         ClientStore(9, start(), "disk")
 
@@ -211,7 +211,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence(monkeypatch) -> None:
 
 def test_a_memory_keeps_its_type() -> None:
     store = ClientStore(9, start(), "disk")
-    with pytest.raises(fl.FairleadError, match=r"torch\.float64, but it began as torch\.float32"):
+    with pytest.raises(fl.FairleadError, match=r"torch\.float64, but it started as torch\.float32"):
         store.write(np.array([1]), Kept(c=torch.zeros(1, 3).double(), v=some(1, 1).v))
 
 

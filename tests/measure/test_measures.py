@@ -94,7 +94,7 @@ def test_callbacks_see_states_and_reading_changes_nothing() -> None:
 
 def test_a_task_does_not_change() -> None:
     task = uneven()
-    with pytest.raises(fl.FairleadError, match="a task does not change"):
+    with pytest.raises(fl.FairleadError, match="a task cannot be changed"):
         task.noise = 0.1
     before = set(vars(task))
     fl.train(task, fl.Scaffold(lr=0.1), **WORK)

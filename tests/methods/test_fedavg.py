@@ -120,7 +120,7 @@ def test_server_adam_keeps_its_state_between_rounds() -> None:
 
 
 def test_contradictions_are_refused() -> None:
-    with pytest.raises(fl.FairleadError, match="both server and server_lr"):
+    with pytest.raises(fl.FairleadError, match="server and server_lr are both given"):
         fl.FedAvg(lr=0.1, server_lr=0.5, server=torch.optim.SGD)
     with pytest.raises(fl.FairleadError, match="mu is -1"):
         fl.FedProx(lr=0.1, mu=-1)

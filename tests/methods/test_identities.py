@@ -279,7 +279,7 @@ def test_scaffnew_keeps_its_shifts_at_mean_zero_for_uneven_clients() -> None:
         (lambda: fl.Mime(lr=0.1, optimizer="adam"), "no optimizer 'adam'"),
         (
             lambda: fl.train(uneven(), fl.FedAvg(lr=0.1, compressor="qsgd:2"), rounds=1),
-            "give an object such as",
+            "pass an object such as",
         ),
     ],
 )

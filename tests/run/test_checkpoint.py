@@ -76,12 +76,12 @@ def test_damage_is_seen_and_the_one_before_it_is_used(damage: str, tmp_path) -> 
     if damage == "flip":
         data[-100] ^= 1
     last.write_bytes({"cut": data[:-7], "flip": data, "empty": b"", "text": b"none"}[damage])
-    with pytest.warns(UserWarning, match="passed over: round-000000004.safetensors is"):
+    with pytest.warns(UserWarning, match="skipped: round-000000004.safetensors is"):
         rest = fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK)
     _same(rest, whole)
     for path in listed(tmp_path):
         path.write_bytes(b"")
-    with pytest.raises(fl.FairleadError, match=r"no checkpoint in .* can be used"):
+    with pytest.raises(fl.FairleadError, match=r"no checkpoint in .* is usable"):
         fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK)
 
 
@@ -103,7 +103,7 @@ def test_every_flipped_byte_is_seen(tmp_path) -> None:
     [
         ({"method": fl.Scaffold(lr=0.2)}, "method was"),
         ({"method": fl.FedAvg(lr=0.1)}, "method was"),
-        ({"seed": 1}, "seed was 0, now it is 1"),
+        ({"seed": 1}, "seed was 0 and is now 1"),
         ({"cohort": 4}, "cohort was"),
         ({"batch_size": 5}, "batches was"),
         ({"weighting": "size"}, "weights was"),
@@ -128,7 +128,7 @@ def test_there_must_be_a_checkpoint(tmp_path) -> None:
 
 
 def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path, monkeypatch) -> None:
-    """From the third file on the disk is full; the run goes on, and nothing that was written is lost."""
+    """From the third file on the disk is full; the run continues, and nothing that was written is lost."""
     method, real, calls = fl.Scaffold(lr=0.1), os.fsync, []
 
     def full(handle: int) -> None:

@@ -69,7 +69,7 @@ def test_divergence_between_evaluations_is_seen() -> None:
         ({"algorithm": fl.FedAvg(lr=0.1, server_lr=0.0)}, "server_lr is 0.0"),
         ({"algorithm": fl.FedAvg(lr=fl.schedules.Cosine(0.1, 3)), "rounds": 5}, "at k = 3"),
         ({"algorithm": fl.FedAvg(lr=lambda k: 1.0 - k), "rounds": 5}, "at k = 1"),
-        ({"algorithm": fl.FedAvg}, "give an object such as"),
+        ({"algorithm": fl.FedAvg}, "pass an object such as"),
         ({"algorithm": fl.FedAvg(lr="0.1")}, "lr is '0.1'"),
         (
             {"algorithm": fl.Scaffold(lr=fl.schedules.Exponential(0.1, 0.5)), "rounds": 150},
@@ -78,7 +78,7 @@ def test_divergence_between_evaluations_is_seen() -> None:
         ({"rounds": 2.0}, "rounds is 2.0"),
         ({"epochs": 1.5}, "epochs is 1.5"),
         ({"steps": 2.7}, "steps is 2.7"),
-        ({"batches": fl.Batches(2), "steps": 50}, "both batches and"),
+        ({"batches": fl.Batches(2), "steps": 50}, "epochs are both given: keep one"),
         ({"cohort": [0, 1]}, "one list of client ids"),
     ],
 )
@@ -154,9 +154,9 @@ def test_resuming_checks_what_it_goes_on_from() -> None:
         with pytest.raises(fl.FairleadError, match=match):
             fl.train(**given, resume=run)
     other = uneven().replace(l2=0.5)
-    with pytest.raises(fl.FairleadError, match="another task"):
+    with pytest.raises(fl.FairleadError, match="a different task"):
         fl.train(other, fl.FedAvg(lr=0.1), rounds=5, resume=run)
-    with pytest.raises(fl.FairleadError, match="ask for more"):
+    with pytest.raises(fl.FairleadError, match="set rounds higher"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=3, resume=run)
     rest = fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=6, eval_every=2, resume=run)
     assert rest.history["round"].tolist() == [0, 2, 4, 6]

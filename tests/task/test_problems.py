@@ -95,7 +95,7 @@ def test_minimize_finds_the_weighted_optimum_and_refuses_what_has_none() -> None
     expected = (w * a * b).sum() / (w * a).sum()
     assert minimize(toy(), weights).item() == pytest.approx(expected, abs=1e-10)
     task = fl.problems.quadratics([[[-1.0]]], [[0.0]], [1.0])
-    with pytest.raises(fl.FairleadError, match="is the problem convex"):
+    with pytest.raises(fl.FairleadError, match="that the problem is convex"):
         minimize(task)
 
 

@@ -201,7 +201,7 @@ def test_two_modules_play_on_client_data() -> None:
             for e in ("vmap", "loop")]  # fmt: skip
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=1e-10)
     assert runs[0].history.last("residual_norm") < 1e-5
-    with pytest.raises(fl.FairleadError, match="both sides"):
+    with pytest.raises(fl.FairleadError, match="both x and y"):
         fl.SaddleTask(
             nn.Flatten(), Shift(), lambda x, y, a, b: a.sum(1) + y.s.sum(), data, [range(30)]
         )

@@ -261,7 +261,7 @@ def test_objective_weights_clients_not_samples() -> None:
         ({"data": (torch.full((12, 3), float("nan")), torch.zeros(12).long())}, "first in row 0"),
         ({"data": (torch.zeros(12, 5), torch.zeros(12).long())}, "do not fit samples"),
         ({"test": (torch.full((2, 3), float("inf")), torch.zeros(2).long())}, "test data tensor 0"),
-        ({"model": nn.Flatten()}, "no parameter to train"),
+        ({"model": nn.Flatten()}, "no trainable parameters"),
     ],
 )
 def test_bad_input_is_one_sentence_before_training(change: dict, message: str) -> None:

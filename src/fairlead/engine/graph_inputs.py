@@ -1,4 +1,4 @@
-"""The inputs of a captured round: tensors with a fixed place, filled before each round."""
+"""The inputs of a captured round: tensors at fixed addresses, filled before each round."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fairlead.schedules import Rate, rate_at
 from fairlead.task.task import Task
 
 Ids = NDArray[np.int64]
-_torch: Any = torch  # its copying of many tensors at once has no public name
+_torch: Any = torch  # copying many tensors at once has no public API
 
 
 def rounded_up(n: int) -> int:
-    """A size at most an eighth above n, so that few shapes stand for many."""
+    """A size at most one eighth above n, so that few distinct shapes occur."""
     step = 1 << max(0, n.bit_length() - 4)
     return -(-n // step) * step
 
 
 def padded_size(task: Task, ids: Ids) -> int:
-    """How many samples per client a full pass over a cohort makes room for."""
+    """The padded number of samples per client in a full pass over a cohort."""
     if task.split.even:
         return int(task.sizes[0])
     largest = int(task.sizes[ids].max())
@@ -36,7 +36,7 @@ def padded_size(task: Task, ids: Ids) -> int:
 
 
 def padded(draw: Draw) -> Draw:
-    """Batches in a shape that few others have, unless all are equally long."""
+    """Batches padded to one of few shapes, unless all are equally long."""
     _, k, b = draw.index.shape
     if draw.even or (k, b) == (rounded_up(k), rounded_up(b)):
         return draw
@@ -46,8 +46,8 @@ def padded(draw: Draw) -> Draw:
 
 
 class Inputs:
-    """The inputs of a round's shape, by name. Which step sizes, large batches and residuals there are
-    is found out by the first run, which asks for them."""
+    """The inputs for one round shape, by name. The first run determines which step sizes, large batches
+    and residuals are needed, by requesting them."""
 
     def __init__(self, session: Session, state: State, at: RoundCohort, draw: Draw) -> None:
         self.session, self.at, self.draw, self.even = session, at, draw, draw.even
@@ -106,7 +106,7 @@ class Inputs:
         return self.tensors[name], self.tensors[f"{name}/sum"]
 
     def server_rate(self, place: int, rate: Rate) -> Tensor:
-        """A step size of the server's that changes with the rounds."""
+        """A server step size that changes from round to round."""
         name = f"rate/{place}"
         if name not in self._asked:
             self._asked[name] = rate
@@ -114,7 +114,7 @@ class Inputs:
         return self.tensors[name]
 
     def large_batch(self, place: int, size: int) -> tuple[Tensor, Tensor]:
-        """The samples of a large batch of every client, and how many there are."""
+        """The samples of a large batch for every client, and their number."""
         name = f"large/{place}"
         if name not in self._asked:
             self._asked[name] = size
@@ -122,7 +122,7 @@ class Inputs:
         return self.tensors[name], self.tensors[f"{name}/count"]
 
     def residual(self, field: str, like: Tensor) -> Tensor:
-        """What earlier messages of a field left out."""
+        """The compression residual of a field."""
         name = f"residual/{field}"
         if name not in self._asked:
             self._asked[name] = torch.zeros_like(like)
@@ -132,14 +132,14 @@ class Inputs:
     # -- filling ----------------------------------------------------------------------------------
 
     def put(self, name: str, values: Any, dtype: torch.dtype) -> None:
-        """Bring host values in, unless they are there already."""
+        """Copy host values in, unless unchanged."""
         new, old = np.array(values), self._known.get(name)
         if old is None or not np.array_equal(old, new):
             self.copy(name, torch.from_numpy(new).to(dtype))
             self._known[name] = new
 
     def copy(self, name: str, values: Tensor) -> None:
-        """Bring the values of another tensor in."""
+        """Copy the values of another tensor in."""
         into = self.tensors.get(name)
         if into is None:
             self.tensors[name] = values.to(self.session.task.device, copy=True).contiguous()
@@ -147,7 +147,7 @@ class Inputs:
             into.copy_(values, non_blocking=True)
 
     def fill(self, state: State, at: RoundCohort, draw: Draw) -> None:
-        """What the coming round reads."""
+        """Fill in what the next round reads."""
         self.at, self.draw, session, task = at, draw, self.session, self.session.task
         coming = {f"state/{name}": value for name, value in state.tensors().items()}
         coming["index"] = draw.index
@@ -164,7 +164,7 @@ class Inputs:
                 self.copy(name, value)
         else:
             _torch._foreach_copy_([self.tensors[name] for name in coming], list(coming.values()))
-        if self._ids is not at.ids:  # where everyone takes part they never change
+        if self._ids is not at.ids:  # with full participation they never change
             self._ids = at.ids
             self.put("ids", at.ids, torch.int64)
             self.put("keys", session.identities[at.ids], torch.int64)
@@ -176,7 +176,7 @@ class Inputs:
             self._fill_asked(name)
 
     def _fill_asked(self, name: str) -> None:
-        """What a program asked for, in the present round."""
+        """Fill in what a program requested, for the current round."""
         at, session = self.at, self.session
         given: Any = self._asked[name]
         kind, dtype = name.partition("/")[0], session.task.dtype

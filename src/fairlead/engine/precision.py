@@ -1,4 +1,4 @@
-"""Whether products of float32 numbers may run on a GPU's matrix units, which keep 10 bits of each factor."""
+"""Whether float32 products may use TF32, a GPU's matrix units with 10 mantissa bits per factor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.task.task import Task
 
 
 def _switches() -> dict[str, tuple[Any, str, Any, Any]]:
-    """The places where torch keeps it: object, name, its value for yes and for no."""
+    """Torch's switches: object, attribute, and its values for yes and no."""
     products: Any = torch.backends.cuda.matmul
     layers: Any = torch.backends.cudnn
     if hasattr(products, "fp32_precision"):
@@ -26,14 +26,14 @@ def _switches() -> dict[str, tuple[Any, str, Any, Any]]:
 
 
 def use_matrix_units(yes: bool, before: dict[str, Any]) -> None:
-    """Allow it or not, and keep in `before` what was set, once."""
+    """Allow or forbid TF32, saving the original setting in `before`."""
     for name, (where, field, allowed, forbidden) in _switches().items():
         before.setdefault(name, getattr(where, field))
         setattr(where, field, allowed if yes else forbidden)
 
 
 def restore_units(before: dict[str, Any]) -> None:
-    """Set what was set before."""
+    """Restore the saved setting."""
     for name, (where, field, _, _) in _switches().items():
         if name in before:
             setattr(where, field, before[name])
@@ -41,9 +41,9 @@ def restore_units(before: dict[str, Any]) -> None:
 
 
 def check_half(task: Task) -> None:
-    """Refuse tasks that cannot be computed in bfloat16."""
+    """Raise an error if a task cannot be computed in bfloat16."""
     if task.dtype != torch.float32 or task.buffer_dim:
         raise FairleadError(
-            'precision="bfloat16" is for float32 tasks whose models have no BatchNorm: '
+            'precision="bfloat16" needs a float32 task whose model has no BatchNorm: '
             'use norm="group", or precision="tf32"'
         )

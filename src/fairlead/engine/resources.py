@@ -1,4 +1,4 @@
-"""Memory: what a run takes, how many clients fit together, and keeping what was freed for the next step."""
+"""Memory: what a run needs, how many clients fit together, and reusing freed memory in the next step."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from fairlead.gradients.oracle import Gradients
 from fairlead.task.task import Task
 
 REUSED = 32 << 20
-"""The largest block in bytes that the C library can keep for reuse. A larger one is mapped anew
-each time, and the page faults of its first use cost more than most operators."""
+"""The largest block in bytes that the C library can keep for reuse. A larger block is mapped
+each time, and its page faults cost more than most operators."""
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Tell the C library to reuse freed blocks instead of giving them back at every operator."""
-    with suppress(OSError, AttributeError):  # other systems do without
+    """Make the C library reuse freed blocks instead of returning them after every operator."""
+    with suppress(OSError, AttributeError):  # not available on this system
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-3, REUSED)  # M_MMAP_THRESHOLD
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 def clients_that_fit(task: Task, draw: Draw, memory: int | None, sharing: int = 1) -> int:
-    """Clients whose vectors and activations fit the memory budget together; the host's is shared by so
-    many processes."""
+    """How many clients' vectors and activations fit in memory together, if `sharing` processes share the
+    host's."""
     each = bytes_per_client(task, draw.index.shape[-1])
     if memory is not None:
         return max(1, memory // each)
-    # of all memory, not of what is free just now: chunks decide the rounding of sums
+    # of total, not free memory, because the chunk size affects the rounding of sums
     if task.device.type == "cuda":
         return max(1, total_memory(task.device) // 2 // each)
     return max(
@@ -50,7 +50,7 @@ def clients_that_fit(task: Task, draw: Draw, memory: int | None, sharing: int = 
 
 
 def bytes_per_client(task: Task, batch: int) -> int:
-    """What one client at work takes: its vectors, and a step's samples with their activations."""
+    """The memory of one working client: its vectors, and a step's samples and activations."""
     if task not in _KEPT:
         _KEPT[task] = _activations(task)
     sample = sum(t[0].numel() * t.element_size() for t in task.data)
@@ -84,7 +84,7 @@ def _activations(task: Task) -> int:
 
 @dataclass(frozen=True)
 class Needs:
-    """The memory that a run will take, in bytes.
+    """The memory that a run needs, in bytes.
 
     >>> room = 140 * 10**9
     >>> print(Needs("cuda:0", room, data=3 * 10**8, server=10**8, client=10**7, work=10**9))
@@ -99,56 +99,55 @@ class Needs:
     server: int
     """The server's state."""
     client: int
-    """One client at work."""
+    """One working client."""
     work: int
-    """All clients that work at the same time: vectors, samples and activations of a step."""
+    """All clients that run at the same time: vectors, samples and activations of a step."""
     host: int = 0
-    """Data that stay in the host's memory, where that is not the device's."""
+    """Data kept in host memory, if the device is not the host."""
     memories: int = 0
-    """What clients keep between rounds, at most: nothing at first, and a row more with every client that
-    takes part for the first time. (What compressors with error feedback hold back comes on top.)"""
+    """What clients keep between rounds, at most: one row per client that has taken part. (Residuals of
+    compressors with error feedback come on top.)"""
     tier: Tier = "device"
-    """Where they keep it."""
+    """Where it is stored."""
 
     def __str__(self) -> str:
         now = self.data + self.server + self.work
         unit = _unit(now)[0]
         parts = f"data {self.data / unit:.1f}, server {self.server / unit:.1f}"
-        text = f"memory: {_told(now)} on {self.device} ({parts}, clients at work {self.work / unit:.1f})"
+        text = f"memory: {_shown(now)} on {self.device} ({parts}, clients at work {self.work / unit:.1f})"
         if self.host:
-            text += f", data of {_told(self.host)} on the host"
+            text += f", data of {_shown(self.host)} on the host"
         if self.memories:
             where = {"device": self.device, "host": "the host", "disk": "disk"}[self.tier]
-            text += f", client memories up to {_told(self.memories)} on {where}"
+            text += f", client memories up to {_shown(self.memories)} on {where}"
         return text
 
     def check(self) -> None:
-        """Refuse what cannot fit; warn where a disk may become full, which depends on who takes part."""
+        """Raise an error if the run cannot fit; warn if a disk may fill up as clients take part."""
         least = self.data + self.server + self.client
         if least > self.total:
             raise FairleadError(
-                f"the run needs {_told(least)} on {self.device} with one client at a time, which has "
-                f"{_told(self.total)}: take smaller batches or a smaller model, or leave the data on the host "
+                f"the run needs {_shown(least)} on {self.device} even with one client at a time, but it "
+                f"has {_shown(self.total)}: use smaller batches or a smaller model, or keep the data on the host "
                 'with Task(keep="host")'
             )
         room = {"device": self.total - least, "host": installed()}.get(self.tier)
         if room is not None and self.memories > room:
             raise FairleadError(
-                f"what clients keep takes up to {_told(self.memories)}, but there is room for {_told(room)}: "
+                f"what clients keep needs up to {_shown(self.memories)}, but there is room for {_shown(room)}: "
                 'use fl.Simulate(memories="disk")'
             )
         free = shutil.disk_usage(place()).free if self.tier == "disk" else self.memories
         if self.memories > free:
             warnings.warn(
-                f"what clients keep can grow to {_told(self.memories)}, but {place()} has {_told(free)} free: set "
-                "TMPDIR to a folder with more room",
+                f"what clients keep can grow to {_shown(self.memories)}, but {place()} has {_shown(free)} free: set "
+                "TMPDIR to a folder with more space",
                 stacklevel=2,
             )
 
 
 def needed(session: Session, room: int, batch: int, cohort: int) -> Needs:
-    """What a run needs whose clients draw batches of that size, with so many clients per round, of which
-    `room` fit together."""
+    """What a run needs with this batch size and cohort size, if `room` clients run at the same time."""
     task, store = session.task, session.states.store
     each = bytes_per_client(task, batch)
     held = 0 if task.mapped else _bytes(task.data)
@@ -174,7 +173,7 @@ def _unit(n: int) -> tuple[float, str]:
     return next((u, name) for u, name in UNITS if n >= u or name == "kB")
 
 
-def _told(n: int) -> str:
+def _shown(n: int) -> str:
     unit, name = _unit(n)
     return f"{n / unit:.1f} {name}"
 

@@ -1,4 +1,4 @@
-"""Recorded operators in forms that a CPU computes faster, with the same results up to rounding."""
+"""Captured operators rewritten for faster execution on a CPU, with the same results up to rounding."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 MANY_WEIGHTS = 1 << 21
-"""Numbers in a convolution's weights from which on their gradient is computed as a product."""
+"""The number of weights from which a convolution's weight gradient is computed as a product."""
 
 
 def for_a_cpu(module: GraphModule) -> None:
-    """Rewrite what pays."""
+    """Apply the rewrites that are faster."""
     turn_products(module)
     unfold_weights(module)
     halve_images(module)
@@ -24,8 +24,8 @@ def for_a_cpu(module: GraphModule) -> None:
 
 
 def turn_products(module: GraphModule) -> None:
-    """Compute x·Wᵀ + b as (W·xᵀ + b)ᵀ where the result is narrow and no multiple of 16 wide: a CPU's kernels
-    then lose less at its edge."""
+    """Compute x·Wᵀ + b as (W·xᵀ + b)ᵀ if the result is narrow and its width not a multiple of 16, where a
+    CPU's kernels then lose less at the edge."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.target is not _aten.addmm.default or node.kwargs:
@@ -42,8 +42,8 @@ def turn_products(module: GraphModule) -> None:
 
 
 def unfold_weights(module: GraphModule) -> None:
-    """Compute the gradient of a convolution's weights, where these are many, as a product with the unfolded
-    images: a CPU's convolutions spend much on laying such weights out."""
+    """Compute the gradient of many convolution weights as a product with the unfolded images, because a
+    CPU's convolutions spend much time on the layout of such weights."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.target is not _aten.convolution_backward.default:
@@ -82,7 +82,7 @@ def _rows_of(graph: Any, node: Any, order: list[int], rows: int) -> Node:
 
 
 def halve_images(module: GraphModule) -> None:
-    """Take the largest of 2 × 2 windows by `halved`, where images lie row by row."""
+    """Use `halved` for 2 × 2 max pooling, if images are stored row by row."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.target is not _aten.max_pool2d_with_indices.default:
@@ -98,7 +98,7 @@ def halve_images(module: GraphModule) -> None:
 
 
 PLAIN = [[], [0, 0], [1, 1], False]
-"""What a pooling is when nothing is said: stride, padding, dilation, ceil_mode."""
+"""The defaults of a pooling: stride, padding, dilation, ceil_mode."""
 
 
 def _rows_first(shape: torch.Size) -> tuple[int, ...]:
@@ -106,8 +106,8 @@ def _rows_first(shape: torch.Size) -> tuple[int, ...]:
 
 
 def halved(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest number of each 2 × 2 window of images (B, C, H, W), and where in its image it is: the first
-    of equals, as torch counts.
+    """The largest number of each 2 × 2 window of images (B, C, H, W), and its index in the image: the first
+    of equals, as in torch.
 
     >>> halved(torch.tensor([[[[1.0, 3.0, 2.0, 2.0], [3.0, 0.0, 2.0, 2.0]]]]))
     (tensor([[[[3., 2.]]]]), tensor([[[[1, 2]]]]))
@@ -124,7 +124,7 @@ def halved(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _corners(h: int, w: int) -> Tensor:
-    """Where the windows of an image begin."""
+    """The index of the first pixel of each window."""
     return (torch.arange(0, h, 2) * w)[:, None] + torch.arange(0, w, 2)
 
 

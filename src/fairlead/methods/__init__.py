@@ -1,4 +1,4 @@
-"""The methods. One file a family; a new method needs its file and one line here."""
+"""The methods, one file per family; a new method needs its file and one line here."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "mime-mvr": ("mime", {"optimizer": "mvr"}),
     "mime-lite-mvr": ("mime-lite", {"optimizer": "mvr"}),
 }
-"""Names of the papers for settings of a method."""
+"""The papers' names for a method with particular settings."""
 
 __all__ = [
     "METHODS",

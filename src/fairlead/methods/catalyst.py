@@ -1,12 +1,12 @@
 """Catalyst: any method on f_i + θ/2·‖x − x̄‖² (for saddle points: G_i + θ(z − z̄)), whose centre z̄ moves to
-the result after some inner rounds. Around SCAFFOLD-S it is SCAFFOLD-Catalyst-S, Algorithm 3 of Hou et al.
-2021; the sign of θ(z − z̄) is plus for both players, the paper's display with a minus is a misprint.
+the result after some inner rounds. With SCAFFOLD-S it is SCAFFOLD-Catalyst-S, Algorithm 3 of Hou et al.
+2021; θ(z − z̄) has a plus sign for both players (the minus in the paper is a misprint).
 
 z̄: centre     theta: θ     inner_rounds: rounds of the inner method between two centres
-decrease: move on earlier, as soon as a round moves z by less than this share of what the first round after the
-    last centre moved it: the paper's "sufficient decrease" (appendix F), read off the moves because these
-    cost no exchange, and shrink with ‖G(z) + θ(z − z̄)‖
-extrapolation: β of z̄ ← z + β(z − z_before), Nesterov's way for minimization; 0 in the paper
+decrease: move the centre earlier, as soon as a round moves z by less than this share of the first move after
+    the last centre: the paper's "sufficient decrease" (appendix F), measured by moves because these need no
+    extra exchange and shrink with ‖G(z) + θ(z − z̄)‖
+extrapolation: β in z̄ ← z + β(z − z_before), Nesterov's acceleration for minimization; 0 in the paper
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fairlead.schedules import Rate
 
 
 class Centred(State):
-    """The inner method's state, the centre, the result before it, how many rounds ago and with how
-    large a first move the centre was left, and how often it has moved."""
+    """The inner method's state, the centre, the result before it, the rounds since the centre moved, the
+    first move after that, and how often the centre has moved."""
 
     x: Tensor
     inner: State
@@ -39,7 +39,7 @@ class Centred(State):
 
 @dataclass(frozen=True)
 class Catalyst(Algorithm[Centred, Memory]):
-    """Another method, held near a centre that moves on every few rounds."""
+    """Another method with a proximal term around a centre that moves every few rounds."""
 
     paper: ClassVar[str] = "saddle"
     method: Algorithm[Any, Any]
@@ -51,7 +51,7 @@ class Catalyst(Algorithm[Centred, Memory]):
     def __post_init__(self) -> None:
         if isinstance(self.method, Catalyst):
             raise FairleadError(
-                "Catalyst around Catalyst is one with the sum of their thetas: use one"
+                "Catalyst cannot wrap another Catalyst: use one with the sum of their thetas"
             )
         if self.theta < 0 or self.inner_rounds < 1 or not 0 <= self.decrease < 1:
             raise FairleadError(
@@ -118,7 +118,7 @@ class _Held(Cohort):
         self.first, self.rate = cohort.first, cohort.rate
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.cohort, name)  # the round's number, only where it is read
+        return getattr(self.cohort, name)  # the round's number, only if it is read
 
     def noise(self, like: Tensor) -> Tensor:
         return self.cohort.noise(like)

@@ -9,7 +9,7 @@ from fairlead.errors import FairleadError, unknown
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper, cited shortly or as BibTeX."""
+    """A paper, with a short citation and BibTeX."""
 
     key: str
     authors: str
@@ -22,8 +22,8 @@ class Paper:
         """Authors and year, for tables."""
         names = self.authors.split(" and ")
         last = [name.split(",")[0] for name in names]
-        who = f"{last[0]} et al." if len(last) > 2 else " and ".join(last)
-        return f"{who} {self.year}"
+        authors = f"{last[0]} et al." if len(last) > 2 else " and ".join(last)
+        return f"{authors} {self.year}"
 
     @property
     def bibtex(self) -> str:

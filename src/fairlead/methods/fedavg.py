@@ -1,5 +1,5 @@
 """FedAvg (McMahan et al. 2017; Algorithm 2 of Karimireddy et al. 2020), FedProx (Li et al. 2018) and
-FedPAQ (Reisizadeh et al. 2020), with local momentum as Das et al. 2022 use it (FedAvg-m, FedPAQ-m).
+FedPAQ (Reisizadeh et al. 2020), with local momentum as in Das et al. 2022 (FedAvg-m, FedPAQ-m).
 
 x: the server's model     y: a client's model     dy = y − x: what it sends     Q: the compressor
 lr: η_l     server_lr: η_g     mu: μ, the weight of the proximal term μ/2·‖y − x‖²
@@ -21,7 +21,7 @@ from fairlead.schedules import Rate
 
 
 class Server(State):
-    """x and the state of the server's optimizer."""
+    """The model and the server optimizer's state."""
 
     x: Tensor
     slots: Slots
@@ -37,8 +37,8 @@ class Drift(Upload):
 class FedAvg(ServerStep, Algorithm[Server, Memory]):
     """Local SGD, then average.
 
-    momentum: PyTorch's form in the local steps, with a new buffer every round. compressor: of what
-    clients send.
+    momentum: of the local steps, as in PyTorch, with a new buffer every round. compressor: applied to
+    what clients send.
 
     >>> FedAvg(lr=0.1, momentum=0.9).lr
     0.1
@@ -77,7 +77,7 @@ class FedAvg(ServerStep, Algorithm[Server, Memory]):
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg with a proximal term that holds clients near the server's model."""
+    """FedAvg with a proximal term that keeps clients near the server's model."""
 
     paper: ClassVar[str] = "fedprox"
     mu: float = 1.0

@@ -5,8 +5,8 @@ lr: η     gamma: γ, the server's step size over η·τ     τ: local steps
 
 The paper sends Q((w − y)/η), τ times the mean of the round's directions. Here a client sends
 D_i = Q((w − y)/Σ_k η_k), that mean itself, and its Σ_k η_k; then δ_i ← δ_i + D_i − D, and the server
-steps by γ·mean(Ση)·D. For equal clients it is the same (Q scales with its argument); for clients with
-different numbers of steps δ_i stays a difference of mean gradients, and mean δ_i stays 0.
+steps by γ·mean(Ση)·D. For equal clients this is the same (Q scales with its argument); for clients with
+different numbers of steps, δ_i remains a difference of mean gradients and mean δ_i remains 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairlead.schedules import Rate
 
 
 class Server(State):
-    """The model alone."""
+    """The model."""
 
     x: Tensor
 
@@ -54,7 +54,7 @@ class Nothing(Upload):
 
 @dataclass(frozen=True)
 class FedCOMGATE(Algorithm[Server, Kept]):
-    """Local SGD with gradient tracking and compressed messages; two exchanges a round."""
+    """Local SGD with gradient tracking and compressed messages; two exchanges per round."""
 
     paper: ClassVar[str] = "fedcomgate"
     refuses: ClassVar[Mapping[str, str]] = {
@@ -69,7 +69,7 @@ class FedCOMGATE(Algorithm[Server, Kept]):
         positive("gamma", self.gamma)
         if self.compressor is not None and not self.compressor.unbiased:
             raise FairleadError(
-                f"FedCOMGATE needs an unbiased compressor, and {self.compressor} is not: use QSGD or RandK"
+                f"FedCOMGATE needs an unbiased compressor, but {self.compressor} is biased: use QSGD or RandK"
             )
 
     def init(self, x: Tensor) -> Server:
@@ -93,5 +93,5 @@ class FedCOMGATE(Algorithm[Server, Kept]):
 
     def track(self, client: Client[Kept], d: Tensor) -> tuple[Nothing, Kept]:
         kept = client.memory
-        delta = kept.delta + kept.sent - d  # with the own D_i as the server decoded it
+        delta = kept.delta + kept.sent - d  # with D_i as decoded by the server
         return Nothing(), Kept(delta=delta, sent=kept.sent)

@@ -41,7 +41,7 @@ class Drift(Upload):
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm[Server, Kept]):
-    """Local SGD on f_i − ⟨g_i, y⟩ + α/2·‖y − x‖², whose stationary points are the global ones."""
+    """Local SGD on f_i − ⟨g_i, y⟩ + α/2·‖y − x‖², whose stationary points are those of f."""
 
     paper: ClassVar[str] = "feddyn"
     refuses: ClassVar[Mapping[str, str]] = {
@@ -72,4 +72,4 @@ class FedDyn(Algorithm[Server, Kept]):
         for step in client.steps(self.lr):
             y = step.at(y - step.lr * (step.grad(y) - g_i + self.alpha * (y - x)))
         sent = client.encode(Drift(dy=y - x), self.compressor)
-        return sent, Kept(g=g_i - self.alpha * sent.dy)  # what the server heard: h stays their mean
+        return sent, Kept(g=g_i - self.alpha * sent.dy)  # as received, so h is their mean

@@ -1,8 +1,8 @@
 """FedLOMO and FedGLOMO, Das, Acharya, Hashemi, Sanghavi, Dhillon and Topcu 2022 (Algorithms 1, 2, 4, 5).
 
 w: the server's model     v: a client's variance-reduced direction     u: the server's direction
-a = w_k − w_{k,E}, b = w_{k−1} − ŵ_{k−1,E}: a client's steps from the new and from the last point
-lr: η_k     beta: β_k     damping: of the local momentum, 1 in the box, 0.8 for heterogeneous clients
+a = w_k − w_{k,E}, b = w_{k−1} − ŵ_{k−1,E}: a client's steps from the current and the last point
+lr: η_k     beta: β_k     damping: of the local momentum, 1 in the algorithm, 0.8 for heterogeneous clients
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairlead.schedules import Rate
 
 
 class Server(State):
-    """The model alone."""
+    """The model."""
 
     x: Tensor
 
@@ -55,9 +55,9 @@ class Pair(Upload):
 
 @dataclass(frozen=True)
 class FedLOMO(Algorithm[Server, Memory]):
-    """FedAvg with local variance-reducing momentum, which starts from a full gradient.
+    """FedAvg with local variance-reducing momentum, started from a full gradient.
 
-    first_batch: samples of the first gradient (256 in the paper's experiments); None for all.
+    first_batch: samples for the first gradient (256 in the paper's experiments); None for all.
     """
 
     paper: ClassVar[str] = "fedglomo"
@@ -100,7 +100,7 @@ class FedLOMO(Algorithm[Server, Memory]):
 
 def _check_batch(size: int | None) -> None:
     if size is not None and (not isinstance(size, int) or size < 1):
-        raise FairleadError(f"first_batch is {size}: take at least 1 sample, or None for all")
+        raise FairleadError(f"first_batch is {size}: must be at least 1, or None for all samples")
 
 
 class GlobalServer(State):
@@ -113,10 +113,10 @@ class GlobalServer(State):
 
 @dataclass(frozen=True)
 class FedGLOMO(Algorithm[GlobalServer, Memory]):
-    """FedLOMO with momentum at the server too, made from steps at the last two points.
+    """FedLOMO with momentum at the server too, computed from steps at the last two points.
 
     With a compressor clients send Q(a) and Q(a − b), without one a − (1 − β)b (appendix B). The
-    theory has all clients in the first round: `cohort=fl.AllFirst(25)`.
+    theory assumes all clients in the first round: `cohort=fl.AllFirst(25)`.
     """
 
     paper: ClassVar[str] = "fedglomo"
@@ -136,7 +136,7 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
             raise FairleadError(f"beta is {self.beta}: must be in [0, 1]")
         if self.compressor is not None and not self.compressor.unbiased:
             raise FairleadError(
-                f"FedGLOMO needs an unbiased compressor, and {self.compressor} is not: use QSGD or RandK"
+                f"FedGLOMO needs an unbiased compressor, but {self.compressor} is biased: use QSGD or RandK"
             )
 
     def init(self, x: Tensor) -> GlobalServer:
@@ -159,7 +159,7 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     def pair(self, client: Client[Any], w: Tensor, last: Tensor) -> Pair:
         end, end_last = self._walk(client, w, last)
         a, b = w - end, last - end_last
-        return client.encode(Pair(a=a, difference=a - b), self.compressor)  # two draws of noise
+        return client.encode(Pair(a=a, difference=a - b), self.compressor)  # separate noise
 
     def combined(self, client: Client[Any], w: Tensor, last: Tensor, beta: float) -> Mixed:
         end, end_last = self._walk(client, w, last)

@@ -1,4 +1,4 @@
-"""FedNova, Wang, Liu, Liang, Joshi and Poor 2020: normalized averaging for uneven local work.
+"""FedNova, Wang, Liu, Liang, Joshi and Poor 2020: normalized averaging for unequal local work.
 
 x: the server's model     y: a client's model     d: its mean direction     moved: its Σ_k η_k
 lr: η_l     server_lr: a factor on the effective step
@@ -19,7 +19,7 @@ from fairlead.schedules import Rate
 
 
 class Server(State):
-    """The model alone."""
+    """The model."""
 
     x: Tensor
 
@@ -36,7 +36,7 @@ class Normalized(Upload):
 
 @dataclass(frozen=True)
 class FedNova(Algorithm[Server, Memory]):
-    """FedAvg over clients' mean directions, so that who takes more steps does not count for more."""
+    """FedAvg over clients' mean directions, so that more local steps do not mean more weight."""
 
     paper: ClassVar[str] = "fednova"
     refuses: ClassVar[Mapping[str, str]] = {

@@ -1,10 +1,10 @@
 """FedAdagrad, FedAdam and FedYogi, Algorithm 2 of Reddi et al. 2021.
 
 x: the server's model     Δ: the mean client step     m, v: its first and second moments
-server_lr: η     beta1, beta2: β_1, β_2     tau: τ, how far from adaptive; v starts at τ²
+server_lr: η     beta1, beta2: β_1, β_2     tau: τ, the degree of adaptivity (larger is less adaptive); v starts at τ²
 
-Unlike torch's Adam there is no bias correction, as in the paper. Any torch optimizer can be had too:
-`FedAvg(server=…)`.
+As in the paper and unlike torch's Adam, there is no bias correction. `FedAvg(server=…)` accepts any torch
+optimizer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Server(State):
 
 @dataclass(frozen=True)
 class FedOpt(Algorithm[Server, Memory]):
-    """FedAvg whose server step is adaptive."""
+    """FedAvg with an adaptive server step."""
 
     paper: ClassVar[str] = "fedopt"
     refuses: ClassVar[Mapping[str, str]] = {

@@ -45,7 +45,7 @@ class Deltas(Upload):
 
 @dataclass(frozen=True)
 class FedPVR(ServerStep, Algorithm[Server, Kept]):
-    """SCAFFOLD on the last layers, SGD (with momentum, if asked for) on the others.
+    """SCAFFOLD on the last layers, SGD (optionally with momentum) on the others.
 
     layers: how many of the last layers (−3), names of layers or of parameters, or a 0/1 mask of
     length d. All of them is SCAFFOLD II, none is FedAvg.
@@ -76,13 +76,13 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
         """The coordinates of the part."""
         if self.part is None:
             raise FairleadError(
-                "FedPVR does not know the model's layers yet: call bind(task.layers)"
+                "FedPVR is not bound to a model's layers yet: call bind(task.layers)"
             )
         return self.part
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x, c=s.c)
-        x, slots = self.advance(s.x, up.mean.dy, s.slots, cohort)  # line 14, right for any η_g
+        x, slots = self.advance(s.x, up.mean.dy, s.slots, cohort)  # line 14, corrected for any η_g
         return Server(x=x, c=s.c + up.share * up.mean.dc, slots=slots)  # line 15
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
@@ -90,8 +90,8 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
         for step in client.steps(self.lr):
             g = step.grad(y)
             buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
-            d = buffer.clone()  # line 8: elsewhere SGD
-            d[..., at] = g[..., at] - c_i + c  # line 9: on the part, SCAFFOLD
+            d = buffer.clone()  # line 8: SGD elsewhere
+            d[..., at] = g[..., at] - c_i + c  # line 9: SCAFFOLD on the part
             y = step.at(y - step.lr * d)
         c_new = c_i - c + (x[..., at] - y[..., at]) / client.moved  # line 11
         sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 12
@@ -99,12 +99,12 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
 
 
 def _part(chosen: int | Sequence[str] | Tensor, layers: Mapping[str, slice]) -> slice | Tensor:
-    """The coordinates of the chosen layers: a slice where they lie together."""
+    """The coordinates of the chosen layers, as a slice if they are contiguous."""
     d = max(place.stop for place in layers.values())
     if isinstance(chosen, Tensor):
         if chosen.shape != (d,):
             raise FairleadError(
-                f"the mask has shape {tuple(chosen.shape)}: give one entry for each of {d}"
+                f"the mask has shape {tuple(chosen.shape)}: must be ({d},), one entry per parameter"
             )
         mask = chosen.bool().cpu()
     else:
@@ -112,7 +112,7 @@ def _part(chosen: int | Sequence[str] | Tensor, layers: Mapping[str, slice]) -> 
         if isinstance(chosen, int):
             if not -len(groups) <= chosen <= 0:
                 raise FairleadError(
-                    f"layers is {chosen}: take −1 to −{len(groups)} for the last layers"
+                    f"layers is {chosen}: must be in [−{len(groups)}, 0], to count the last layers"
                 )
             wanted = groups[len(groups) + chosen :]
         else:

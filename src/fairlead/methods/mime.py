@@ -3,12 +3,12 @@
 x: the server's model     y: a client's model     c: mean of ∇f_i(x) over the cohort
 s: the server's momentum, frozen within a round     beta: β of SGDm     a: the rate of MVR
 
-SGDm: y ← y − η((1 − β)g + βs), then s ← (1 − β)c + βs. MVR is read in the form of STORM: with c₋ the
+SGDm: y ← y − η((1 − β)g + βs), then s ← (1 − β)c + βs. MVR has the form of STORM: with c₋ the
 mean of ∇f_i(x₋) at the last model over the same cohort, s ← a·c + (1 − a)(s + c − c₋) at the start of
 the round (a = 1 in the first), and y ← y − η(g_i(y) − g_i(x) + s) with both gradients on one batch.
-MimeLite leaves the correction g_i(y) − g_i(x) + c out and takes g_i(y); with MVR its direction is
-a·g_i(y) + (1 − a)(s + g_i(y) − g_i(x)) with the s of the last round. All it needs is known before the
-round, so its clients send gradients and step in one exchange.
+MimeLite omits the correction g_i(y) − g_i(x) + c and uses g_i(y); with MVR its direction is
+a·g_i(y) + (1 − a)(s + g_i(y) − g_i(x)) with the s of the last round. Everything it needs is known before
+the round, so its clients send gradients and step in one exchange.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Lite(Upload):
 
 
 class LiteMVR(Upload):
-    """The same with the full gradient at the last model."""
+    """`Lite` plus the full gradient at the last model."""
 
     c: Tensor
     last: Tensor
@@ -79,7 +79,7 @@ class Mime(Algorithm[Server, Memory]):
     paper: ClassVar[str] = "mime"
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's model is the mean of the clients'",
-        "momentum": "its momentum is beta, and frozen within a round",
+        "momentum": "its momentum is set by beta, and frozen within a round",
     }
     lr: Rate
     optimizer: Literal["sgdm", "mvr"] = "sgdm"

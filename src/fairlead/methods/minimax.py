@@ -1,7 +1,7 @@
 """Methods for saddle points, Hou, Thekumparampil, Fanti and Oh 2021 ("Efficient Algorithms for Federated
 Saddle Point Optimization"), on tasks whose gradient is the mapping G = (∇x f, −∇y f).
 
-z: the point (x, y)     G_i: a client's mapping     lr: γ     τ: local steps, `steps` of `train`
+z: the point (x, y)     G_i: a client's mapping     lr: γ     τ: local steps, `steps` in `train`
 FedAvg-S is `FedAvg` on such a task; its step in the experiments is γ/(√k + 1), k over all steps.
 With `steps=fl.Geometric(1/τ)` synchronization is random instead of every τ steps.
 """
@@ -45,13 +45,13 @@ class Anchor(Upload):
 class MirrorDescent(Algorithm[Server, Memory]):
     """Minibatch mirror descent: z ← z − γ·mean G_i(z), over the round's batches at z.
 
-    total: sum a round's τ mappings instead of averaging them, as the paper's framework (8) has it.
-    geometry: where y lies on a simplex, "euclidean" (the step is projected) or "entropy" (weights are
-        multiplied by exp(−γ·g) and normalised); ratio: the step size there over that elsewhere.
+    total: sum a round's τ mappings instead of averaging them, as in the paper's framework (8).
+    geometry: if y is on a simplex, "euclidean" (steps are projected) or "entropy" (weights are
+        multiplied by exp(−γ·g) and normalized); ratio: the step size there relative to the rest.
     """
 
     paper: ClassVar[str] = "saddle"
-    refuses: ClassVar[Mapping[str, str]] = {"momentum": "it takes no local steps"}
+    refuses: ClassVar[Mapping[str, str]] = {"momentum": "it has no local steps"}
     lr: Rate
     total: bool = False
     geometry: Geometry = "euclidean"
@@ -66,7 +66,7 @@ class MirrorDescent(Algorithm[Server, Memory]):
     def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
         if domain is None and (self.geometry, self.ratio) != ("euclidean", 1.0):
             raise FairleadError(
-                "nothing in this task lies on a simplex: leave geometry and ratio out"
+                "no part of this task is constrained to a simplex: omit geometry and ratio"
             )
         return replace(self, domain=domain)
 
@@ -77,7 +77,7 @@ class MirrorDescent(Algorithm[Server, Memory]):
         return Server(x=self.step(s.x, s.x, cohort))
 
     def step(self, z: Tensor, at: Tensor, cohort: Cohort) -> Tensor:
-        """From z along the mean mapping at another point: one exchange."""
+        """A step from z along the mean mapping at another point: one exchange."""
         g = cohort.run(self.mapped, z=at).mean.g
         return z - g if self.domain is None else self.domain.step(z, g, self.geometry, self.ratio)
 
@@ -85,14 +85,14 @@ class MirrorDescent(Algorithm[Server, Memory]):
         g, count = torch.zeros_like(z), 0
         for step in client.steps(self.lr):
             g = g + step.lr * step.grad(z)
-            count = count + (step.lr > 0)  # where a client has run out of steps, lr is zero
+            count = count + (step.lr > 0)  # lr is zero once a client has no steps left
         return Mapped(g=g if self.total else g / count)
 
 
 @dataclass(frozen=True)
 class MirrorProx(MirrorDescent):
     """Minibatch mirror-prox (extragradient): a step to z_½, then from z along the mapping there. Two
-    exchanges a round, which the paper counts as two."""
+    exchanges per round, which the paper counts as two communications."""
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         half = self.step(s.x, s.x, cohort)
@@ -112,7 +112,7 @@ class ExtraStep(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum:
-            raise FairleadError("ExtraStep takes no momentum: its steps look ahead instead")
+            raise FairleadError("ExtraStep does not support momentum: its steps look ahead instead")
 
     def local(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
@@ -125,7 +125,7 @@ class ExtraStep(FedAvg):
 @dataclass(frozen=True)
 class ScaffoldS(Algorithm[Server, Memory]):
     """SCAFFOLD-S, Algorithm 2: local steps corrected by the exact mapping at the last synchronized
-    point. Two exchanges a round; server_lr is γ_g/γ_l."""
+    point. Two exchanges per round; server_lr is γ_g/γ_l."""
 
     paper: ClassVar[str] = "saddle"
     lr: Rate

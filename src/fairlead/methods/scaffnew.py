@@ -1,10 +1,10 @@
 """Scaffnew, the federated form of ProxSkip, Mishchenko, Malinovsky, Stich and Richtárik 2022.
 
 x: the server's model     y: a client's model     h: a client's shift, its gradient at the solution
-lr: γ     p: the probability to communicate after a step
+lr: γ     p: the probability of communicating after a step
 
-In the paper a coin of probability p ends the local steps: `steps=fl.Geometric(p)` with p here. With a
-fixed number K of steps, p is 1/K (of the mean K, where clients differ); with all clients and equal K that is
+In the paper the local steps end with probability p after each one: `steps=fl.Geometric(p)` and p=p. With a
+fixed number K of steps, p is 1/K (of the mean K if clients differ); with all clients and equal K this is
 SCAFFOLD II with h_i = c_i − c.
 """
 
@@ -24,13 +24,13 @@ from fairlead.schedules import Rate
 
 
 class Server(State):
-    """x alone."""
+    """The model."""
 
     x: Tensor
 
 
 class Kept(Memory):
-    """A client's shift, and where it ended."""
+    """A client's shift and its final local model."""
 
     h: Tensor
     y: Tensor
@@ -49,14 +49,14 @@ class Nothing(Upload):
 
 @dataclass(frozen=True)
 class Scaffnew(Algorithm[Server, Kept]):
-    """Local SGD with shifts that are settled once the new model is known. Two exchanges a round;
-    its theory has all clients take part."""
+    """Local SGD with shifts that are updated once the new model is known. Two exchanges per round;
+    the theory assumes that all clients take part."""
 
     paper: ClassVar[str] = "scaffnew"
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's step is part of the method",
         "momentum": "its local steps are corrected; a momentum buffer would undo that",
-        "compressor": "its shifts sum to zero only if the new model is the exact mean of what clients hold",
+        "compressor": "its shifts sum to zero only if the new model is the exact mean of the clients' models",
     }
     lr: Rate
     p: float | None = None

@@ -52,14 +52,13 @@ class Deltas(Upload):
 class Scaffold(ServerStep, Algorithm[Server, Kept]):
     """Local SGD with control variates against client drift.
 
-    option: "II" takes the mean gradient of the round's steps as the new control variate, "I" the
-    full local gradient at x (one more pass). warm_start: c_i = ∇f_i(x⁰) before the first round
-    instead of zero.
+    option: "II" uses the mean gradient of the round's steps as the new control variate, "I" the
+    full local gradient at x (one more pass). warm_start: start from c_i = ∇f_i(x⁰) instead of zero.
 
     >>> Scaffold(lr=0.1, momentum=0.9)
     Traceback (most recent call last):
     ...
-    fairlead.errors.FairleadError: Scaffold takes no local momentum: (x − y)/(K·lr) would not be ...
+    fairlead.errors.FairleadError: Scaffold does not support local momentum: (x − y)/(K·lr) ...
     """
 
     paper: ClassVar[str] = "scaffold"
@@ -78,7 +77,9 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
         if self.option not in ("I", "II"):
             raise unknown("option", str(self.option), ["I", "II"])
         if self.momentum:
-            raise FairleadError(f"Scaffold takes no local momentum: {self.refuses['momentum']}")
+            raise FairleadError(
+                f"Scaffold does not support local momentum: {self.refuses['momentum']}"
+            )
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, c=torch.zeros_like(x), slots={})
@@ -110,5 +111,5 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
         else:
             c_new = c_i - c + (x - y) / client.moved  # line 12 (ii)
         sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 13
-        # with a compressor a client keeps what the server heard, so that c stays the mean of c_i
+        # with a compressor a client keeps what the server received, so that c stays the mean of c_i
         return sent, Kept(c=c_new if self.compressor is None else c_i + sent.dc)  # line 14

@@ -44,12 +44,12 @@ class Deltas(Upload):
 
 @dataclass(frozen=True)
 class ScaffoldM(Algorithm[Server, Kept]):
-    """SCAFFOLD whose local steps lean on the last round's mean step."""
+    """SCAFFOLD whose local steps mix in the last round's mean step."""
 
     paper: ClassVar[str] = "scaffold-m"
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "its momentum is the mean step, which another server step would not follow",
-        "momentum": "it has a momentum of its own, beta",
+        "momentum": "its own momentum is set by beta",
     }
     lr: Rate
     beta: float = 0.2

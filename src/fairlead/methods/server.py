@@ -21,8 +21,8 @@ Slots: TypeAlias = dict[str, Tensor]
 class ServerStep:
     """Settings of the server's step, shared by the methods that have one.
 
-    server_lr: η_g. server: makes a `torch.optim` optimizer over [x], for example
-    `partial(torch.optim.Adam, lr=0.01)`; its step size is then its own.
+    server_lr: η_g. server: builds a `torch.optim` optimizer over [x], which has its own step size, for
+    example `partial(torch.optim.Adam, lr=0.01)`.
     """
 
     server_lr: Rate = 1.0
@@ -31,11 +31,11 @@ class ServerStep:
     def __post_init__(self) -> None:
         if self.server is not None and not callable(self.server):
             raise FairleadError(
-                "server makes an optimizer: give partial(torch.optim.Adam, lr=0.01)"
+                "server must build an optimizer: pass, for example, partial(torch.optim.Adam, lr=0.01)"
             )
         if self.server is not None and self.server_lr != 1.0:
             raise FairleadError(
-                "both server and server_lr are given: set the server optimizer's lr"
+                "server and server_lr are both given: set the server optimizer's lr instead"
             )
 
     def advance(

@@ -19,7 +19,7 @@ from fairlead.schedules import Rate
 
 
 class Server(State):
-    """x alone."""
+    """The model."""
 
     x: Tensor
 
@@ -36,8 +36,8 @@ class FedSGD(Algorithm[Server, Memory]):
 
     paper: ClassVar[str] = "scaffold"
     refuses: ClassVar[Mapping[str, str]] = {
-        "server": "FedAvg with one step on all data is the same, and takes one",
-        "momentum": "it takes no local steps",
+        "server": "FedAvg with one step on all data is equivalent, and accepts one",
+        "momentum": "it has no local steps",
     }
     lr: Rate
     compressor: Compressor | None = None
@@ -59,10 +59,10 @@ class FedSGD(Algorithm[Server, Memory]):
 
 @dataclass(frozen=True)
 class MinibatchSGD(FedSGD):
-    """As FedSGD with the mean of the K minibatch gradients of a round, all taken at x."""
+    """Like FedSGD, with the mean of the round's K minibatch gradients, all at x."""
 
     def gradient(self, client: Client[Any], x: Tensor) -> Tensor:
         g = torch.zeros_like(x)
-        for step in client.steps(1.0):  # a weight of one a step, zero for a client that is done
+        for step in client.steps(1.0):  # weight one per step, zero once a client is done
             g = g + step.lr * step.grad(x)
         return g / client.moved

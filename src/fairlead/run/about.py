@@ -1,4 +1,4 @@
-"""What a run is, for people and for files."""
+"""The description of a run, for people and for files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairlead.version import __version__
 
 
 def about(run: Any) -> dict[str, Any]:
-    """What a run is, for people and for files: method, task, settings, versions."""
+    """The description of a run: method, task, settings, versions."""
     task, plan, method = run.task, run.plan, run.algorithm
     config = run.config
     lr = getattr(method, "lr", None)
@@ -58,13 +58,13 @@ def _base(lr: Any) -> float | None:
 
 
 def _short(value: Any) -> Any:
-    """Long lists by a digest."""
+    """A value, or its digest if it is long."""
     text = json.dumps(value)
     return value if len(text) < 2000 else f"digest {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def class_labels(task: Task) -> NDArray[Any] | None:
-    """The labels by which a split is described, where they are few."""
+    """The labels to describe a split by, if they are few."""
     if len(task.data) < 2 or task.data[1].dim() != 1:
         return None
     labels = task.data[1].cpu().numpy()
@@ -72,7 +72,7 @@ def class_labels(task: Task) -> NDArray[Any] | None:
 
 
 def _split(task: Task) -> dict[str, Any] | None:
-    """How many samples of which class the clients hold, where targets are classes."""
+    """The number of samples per client and class, if targets are classes."""
     labels = class_labels(task)
     if labels is None:
         return None

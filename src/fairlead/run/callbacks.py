@@ -1,4 +1,4 @@
-"""Following a run while it goes on."""
+"""Callbacks: follow a run while it is in progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.run.history import History
 
 @dataclass(frozen=True)
 class RoundView:
-    """A run after one of its rounds, to look at."""
+    """A read-only view of a run after a round."""
 
     round: int
     """Rounds finished."""
@@ -36,8 +36,8 @@ class RoundView:
         return self.session.buffers
 
     def client_states(self, clients: ArrayLike | None = None) -> Any:
-        """What some clients keep, or all of them: a record with one row per client; None where the method
-        keeps nothing. Reading changes nothing; of several processes each sees its own clients' states."""
+        """What the given clients (by default all) keep: a record with one row per client; None if the method
+        keeps nothing. Reading changes nothing; with several processes, each sees only its own clients."""
         return client_states(self.session, clients)
 
     @property
@@ -47,13 +47,13 @@ class RoundView:
 
 
 def client_states(session: Session, clients: ArrayLike | None) -> Any:
-    """What some clients of a session keep, or all of them."""
+    """What the given clients of a session (by default all) keep."""
     everyone = np.arange(session.task.clients)
     return session.states.read(everyone if clients is None else np.asarray(clients, np.int64))
 
 
 class Callback:
-    """Override what you need and give it to `train(callbacks=[…])`.
+    """Override what you need and pass it to `train(callbacks=[…])`.
 
     >>> import fairlead as fl
     >>> class Patience(fl.Callback):
@@ -68,8 +68,8 @@ class Callback:
     """
 
     def begin(self, about: Mapping[str, Any], history: History) -> None:
-        """Before the first round, with what the run is (as JSON) and, where it goes on
-        from an earlier one, the rows recorded so far."""
+        """Before the first round, with the description of the run (as JSON) and, if it resumes an
+        earlier one, the rows recorded so far."""
 
     def row(self, row: Mapping[str, float]) -> bool | None:
         """After every evaluation; True ends the run."""
@@ -78,7 +78,7 @@ class Callback:
         """After every round, with the server's state and the clients'; True ends the run."""
 
     def end(self, run: Any) -> None:
-        """After the last round, also where the run diverged or was interrupted."""
+        """After the last round, also if the run diverged or was interrupted."""
 
     def failed(self, error: BaseException) -> None:
-        """Instead of `end`, where an error ended the run."""
+        """Instead of `end`, if an error ended the run."""

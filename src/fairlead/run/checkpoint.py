@@ -1,9 +1,9 @@
-"""Checkpoints: everything a run needs to go on to the same bytes, in one safetensors file a round.
+"""Checkpoints: everything a run needs to resume bitwise, in one safetensors file per saved round.
 
-A file holds the server's state, every touched client's memory, remainders of compressors, buffers,
-ledger, counters, history and how the run was executed; all randomness is counted, so no generator
-needs saving. It is written beside its place and moved there, its SHA-256 inside: what is there is
-whole, and what is not whole is passed over for the one before it.
+A file holds the server's state, the memory of every client that has taken part, compression residuals,
+buffers, ledger, counters, history and how the run was executed; random numbers are counter-based, so no
+generator state is saved. It is written under a temporary name and renamed, with its SHA-256 inside, so
+it is complete or absent; a damaged file is skipped in favour of the one before it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ ROWS = ("store/", "residuals/")
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Where and when to write them.
+    """Where and when to write checkpoints.
 
-    every: rounds between two; minutes: or after so much time, whichever comes first.
-    last: how many are kept.
+    every: rounds between checkpoints; minutes: time between them, whichever comes first.
+    last: how many to keep.
     """
 
     folder: str | Path
@@ -51,14 +51,16 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if (self.every is not None and self.every < 1) or self.last < 1:
-            raise FairleadError("checkpoints: every and last are whole numbers, at least 1")
+            raise FairleadError(
+                f"checkpoints: every is {self.every} and last is {self.last}: both must be at least 1"
+            )
         if self.minutes is not None and not self.minutes > 0:
-            raise FairleadError(f"checkpoints: minutes is {self.minutes}: take a positive number")
+            raise FairleadError(f"checkpoints: minutes is {self.minutes}: must be positive")
 
 
 @dataclasses.dataclass
 class Saved:
-    """What a checkpoint brings back."""
+    """The contents of a checkpoint."""
 
     path: Path
     round: int
@@ -67,18 +69,18 @@ class Saved:
     meta: dict[str, Any]
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors under a name."""
+        """The tensors whose names start with `name/`."""
         cut = len(name) + 1
         return {k[cut:]: t for k, t in self.tensors.items() if k.startswith(f"{name}/")}
 
     @property
     def shards(self) -> list[Path]:
-        """The files that hold the clients' rows, where several processes wrote them."""
+        """The files with the clients' rows, if several processes wrote them."""
         count = len(self.meta.get("shards", []))
         return [self.path.with_suffix(f".{rank}-of-{count}.shard") for rank in range(count)]
 
     def restore_rows(self, session: Session) -> None:
-        """Put the clients' rows of this file back, those that are this process's."""
+        """Restore the rows in this file that belong to this process's clients."""
         rows = self.part("store")
         if session.states.store is not None and rows:
             session.group.load_rows(session.states.store, rows)
@@ -99,7 +101,7 @@ class Saved:
         )
 
     def restore(self, state: State, session: Session) -> State:
-        """Put everything back into a fresh session; returns the server's state."""
+        """Restore everything into a new session; returns the server's state."""
         place = session.task.device
         session.group.restore(self.part("places"))
         for shard in [self, *(_read(path) for path in self.shards)]:
@@ -128,7 +130,7 @@ class Keeper:
         self.since, self.written, self.failed = time.monotonic(), -1, False
         if fresh and listed(self.folder):
             raise FairleadError(
-                f"{self.folder} holds checkpoints of an earlier run: go on from them with resume, or take "
+                f"{self.folder} holds checkpoints of an earlier run: continue it with resume, or use "
                 "another folder"
             )
         try:
@@ -137,7 +139,7 @@ class Keeper:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
 
     def due(self, round: int) -> bool:
-        """Whether one should be written after this round."""
+        """Whether to write a checkpoint after this round."""
         every, minutes = self.setting.every, self.setting.minutes
         by_round = (every is not None and round % every == 0) or self.failed
         return by_round or (minutes is not None and time.monotonic() - self.since > 60 * minutes)
@@ -145,19 +147,19 @@ class Keeper:
     def try_to_write(
         self, round: int, state: State, session: Session, history: History, seconds: float
     ) -> None:
-        """Write one if the disk lets us; else say so once, and try again after the next round."""
+        """Write a checkpoint; if that fails, warn once and retry after the next round."""
         try:
             self.write(round, state, session, history, seconds)
             self.failed = False
         except FairleadError as error:
             if not self.failed:
-                warnings.warn(f"{error}; the run goes on and tries again", stacklevel=2)
+                warnings.warn(f"{error}; the run continues and will retry", stacklevel=2)
             self.failed = True
 
     def write(
         self, round: int, state: State, session: Session, history: History, seconds: float
     ) -> Path:
-        """Write one, whole or not at all, and drop the oldest."""
+        """Write a checkpoint atomically, and delete the oldest."""
         if round == self.written:
             return self._path(round)
         tensors, meta = _collected(round, state, session, history, seconds)
@@ -183,8 +185,7 @@ class Keeper:
         tensors: Tensors,
         meta: dict[str, Any],
     ) -> None:
-        """Every rank writes its clients' rows; when all are there, the first one writes the rest, which
-        names them."""
+        """Write this rank's rows; once all ranks have, rank 0 writes the rest with their digests."""
         rows = {name: t for name, t in tensors.items() if name.startswith(ROWS)}
         rest = {name: t for name, t in tensors.items() if name not in rows}
         shard = path.with_suffix(f".{ranks.rank}-of-{ranks.size}.shard")
@@ -206,7 +207,7 @@ class Keeper:
             raise failed or FairleadError(f"rank 0 could not write the checkpoint of round {round}")
 
     def _write(self, path: Path, round: int, tensors: Tensors, meta: dict[str, Any]) -> str:
-        """A file, whole or not at all, and its digest."""
+        """Write a file atomically; returns its digest."""
         beside = path.with_name(path.name + ".part")
         try:
             with beside.open("wb") as file:
@@ -220,7 +221,7 @@ class Keeper:
             beside.unlink(missing_ok=True)
             raise FairleadError(
                 f"the checkpoint of round {round} could not be written to {self.folder}: "
-                f"{error.strerror}; those before it are whole"
+                f"{error.strerror}; earlier checkpoints are intact"
             ) from error
 
     def _path(self, round: int) -> Path:
@@ -228,7 +229,7 @@ class Keeper:
 
 
 def shards_of(path: Path) -> list[Path]:
-    """The files with clients' rows that belong to a checkpoint of several processes."""
+    """The files with clients' rows of a checkpoint written by several processes."""
     return sorted(path.parent.glob(f"{path.stem}.*.shard"))
 
 
@@ -238,12 +239,12 @@ def listed(folder: str | Path) -> list[Path]:
 
 
 def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[str]]:
-    """The newest whole checkpoint of a run with these settings, and what was wrong with newer ones."""
-    inner = Path(folder) / "checkpoints"  # of a run's folder
+    """The newest intact checkpoint of a run with these settings, and why newer ones were skipped."""
+    inner = Path(folder) / "checkpoints"  # if it is a run folder
     folder = inner if inner.is_dir() else folder
     found = listed(folder)
     if not found:
-        raise FairleadError(f"there is no checkpoint in {folder}: run with checkpoints first")
+        raise FairleadError(f"there is no checkpoint in {folder}: run with checkpoints=… first")
     wrong = []
     for path in reversed(found):
         try:
@@ -252,11 +253,11 @@ def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[s
             return saved, wrong
         except FairleadError as error:
             wrong.append(str(error))
-    raise FairleadError(f"no checkpoint in {folder} can be used: {wrong[0]}")
+    raise FairleadError(f"no checkpoint in {folder} is usable: {wrong[0]}")
 
 
 def executed(folder: str | Path) -> dict[str, Any]:
-    """How the run in a folder was executed up to its newest checkpoint; empty where that is not told."""
+    """How the run in a folder was executed up to its newest checkpoint; empty if unknown."""
     inner = Path(folder) / "checkpoints"
     for path in reversed(listed(inner if inner.is_dir() else folder)):
         wrong = contextlib.suppress(OSError, SafetensorError, KeyError, TypeError, ValueError)
@@ -266,11 +267,11 @@ def executed(folder: str | Path) -> dict[str, Any]:
 
 
 def read(path: str | Path) -> Saved:
-    """A checkpoint, refused unless every byte is as it was written."""
+    """A checkpoint, verified by its checksums."""
     saved = _read(Path(path))
     for shard, expected in zip(saved.shards, saved.meta.get("shards", []), strict=True):
         if not shard.is_file() or digest(*_contents(_read(shard))) != expected:
-            raise FairleadError(f"{saved.path.name} is damaged: {shard.name} is not what it was")
+            raise FairleadError(f"{saved.path.name} is damaged: {shard.name} is missing or changed")
     return saved
 
 
@@ -286,11 +287,13 @@ def _read(path: Path) -> Saved:
             tensors = {name: file.get_tensor(name) for name in names}
         meta = json.loads(header["fairlead"])
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise FairleadError(f"{path.name} is cut off or no checkpoint: {error}") from error
+        raise FairleadError(f"{path.name} is truncated or not a checkpoint: {error}") from error
     if meta.get("format") != FORMAT:
-        raise FairleadError(f"{path.name} is of another version of fairlead: start the run anew")
+        raise FairleadError(
+            f"{path.name} was written by a different version of fairlead: start the run again"
+        )
     if digest(tensors, meta) != header.get("sha256"):
-        raise FairleadError(f"{path.name} is damaged: its checksum does not fit")
+        raise FairleadError(f"{path.name} is damaged: its checksum does not match")
     return Saved(path, meta["round"], meta.get("seconds", 0.0), tensors, meta)
 
 
@@ -355,13 +358,12 @@ def _number(value: float) -> float:
 
 
 def _placed(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Copies in memory of their own: products round by the alignment of what they read, and a file's
-    tensors are not aligned."""
+    """Aligned copies: the rounding of products depends on alignment, and a file's tensors are not aligned."""
     return {name: t.to(device, copy=True) for name, t in tensors.items()}
 
 
 def _settle(folder: Path) -> None:
-    """Ask the disk to keep the folder's new entry."""
+    """Flush the folder's new entry to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -370,7 +372,7 @@ def _settle(folder: Path) -> None:
 
 
 def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on from a run with other settings."""
+    """Raise an error if a run to resume has other settings."""
     for name in now:
         found = _difference("", then.get(name), now[name])
         if found is not None:

@@ -1,4 +1,4 @@
-"""What is refused before a run begins."""
+"""Checks before a run starts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fairlead.task.task import Task
 
 
 def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches) -> None:
-    """Everything that can be refused before training."""
+    """Raise an error for anything that can be found wrong before training."""
     if not isinstance(algorithm, Algorithm):
         raise FairleadError(
-            f"the method is {algorithm!r}: give an object such as fl.FedAvg(lr=0.1)"
+            f"the method is {algorithm!r}: pass an object such as fl.FedAvg(lr=0.1)"
         )
     for name, count in (("rounds", plan.rounds), ("eval_every", plan.eval_every)):
         if not isinstance(count, int) or count < 1:
-            raise FairleadError(f"{name} is {count}: take a whole number, at least 1")
+            raise FairleadError(f"{name} is {count}: must be a whole number, at least 1")
     local.check(task.sizes)
     single = np.flatnonzero(local.smallest(task.sizes) == 1)
     if task.needs_pairs and len(single):
         raise FairleadError(
-            f"client {single[0]} has a batch of one sample, on which BatchNorm1d is not defined: "
-            "set drop_last=True, or another batch size"
+            f"client {single[0]} has a batch of one sample, for which BatchNorm1d is undefined: "
+            "set drop_last=True or another batch size"
         )
     for name, rate in algorithm.rates().items():
         check_rate(name, rate, plan.rounds, local.most_steps(task.sizes, plan.rounds, plan.seed))
@@ -44,13 +44,13 @@ def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches
 
 
 def check_resume(run: Any, config: Mapping[str, Any], task: Task, plan: Plan) -> None:
-    """Refuse to go on from a run of other settings."""
+    """Raise an error if a run cannot be resumed with these settings."""
     if run.stopped == "diverged" or run.rounds >= plan.rounds:
         raise FairleadError(
-            f"the run to resume diverged or has {run.rounds} rounds already: ask for more"
+            f"the run to resume diverged or already has {run.rounds} rounds: set rounds higher"
         )
     then = {name: value for name, value in run.config.items() if name != "task"}
     now = {name: value for name, value in config.items() if name != "task"}
     check_same("the run to resume", then, now)
     if run.task is not task and run.task.fingerprint() != task.fingerprint():
-        raise FairleadError("the run to resume has another task: resume with its own")
+        raise FairleadError("the run to resume has a different task: pass its own task")

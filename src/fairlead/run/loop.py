@@ -1,4 +1,4 @@
-"""One run on its way: its state, what it records, and when it ends."""
+"""The loop of a run: its state, what it records, and when it ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Ending: TypeAlias = Literal["rounds", "target", "diverged", "interrupted", "call
 
 @dataclass(frozen=True)
 class Plan:
-    """What is the same for every round of a run."""
+    """The settings shared by all rounds of a run."""
 
     rounds: int
     sampler: Sampler
@@ -53,7 +53,7 @@ class Plan:
 
 
 class Loop:
-    """A run between its first and its last round."""
+    """A run in progress."""
 
     def __init__(
         self,
@@ -83,22 +83,24 @@ class Loop:
         self._before: tuple[State, Tensor] = self.state, session.buffers
         self._answered = 0
 
-    # -- going on from an earlier run -----------------------------------------------------------
+    # -- resuming -------------------------------------------------------------------------------
 
     def restore(self, folder: str | Path) -> None:
-        """Go on from the newest checkpoint in a folder."""
+        """Resume from the newest checkpoint in a folder."""
         saved, wrong = newest(folder, self.config)
         for sentence in wrong:
-            warnings.warn(f"passed over: {sentence}", stacklevel=4)
+            warnings.warn(f"skipped: {sentence}", stacklevel=4)
         self.state, self.history = saved.restore(self.state, self.session), saved.history()
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
         if self.history.last("round") == self.done and self.done % self.plan.eval_every:
-            del self.history.rows[-1]  # it was the last round's, which this run's is not
+            del self.history.rows[-1]  # evaluated only because it was the last round then
         if self.done >= self.plan.rounds:
-            raise FairleadError(f"the run in {folder} has {self.done} rounds already: ask for more")
+            raise FairleadError(
+                f"the run in {folder} already has {self.done} rounds: set rounds higher"
+            )
 
     def follow(self, run: Any) -> None:
-        """Go on from a run in memory."""
+        """Resume from a run in memory."""
         self.session.continue_from(run.session)
         kept = [row for row in run.history.rows if row["round"] % self.plan.eval_every == 0]
         self.state, self.history = run.state, History(kept)
@@ -108,7 +110,7 @@ class Loop:
 
     @contextlib.contextmanager
     def going(self, stop: Stop) -> Iterator[None]:
-        """While rounds are run: nothing random leaks, and callbacks learn of errors."""
+        """While rounds run: torch's generators are restored, and callbacks are informed of errors."""
         self.stop = stop
         device = self.task.device
         cards = [_card(device)] if device.type == "cuda" else []
@@ -127,7 +129,7 @@ class Loop:
             callback.failed(error)
 
     def begin(self) -> None:
-        """Settle how to run, and look at the starting point."""
+        """Decide how to run, and evaluate the starting point."""
         first = self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients)
         self.engine.prepare(self.session, first, self.plan.rounds)
         after = self.done if self.resumed else -1
@@ -150,10 +152,10 @@ class Loop:
         return self.stopped is None
 
     def cohort(self, draw: Draw | None = None) -> RoundCohort | None:
-        """The clients that answer in the coming round, with batches that may be known already; None if no
-        client does, and then nothing changes."""
+        """The clients that answer in the next round, with their batches if already drawn; None if no client
+        answers, in which case nothing changes."""
         plan, k = self.plan, self.done
-        # for dropout layers; all else is counted
+        # for dropout layers; all other randomness is counter-based
         _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
         sampled, ids = self.upcoming.clients(k)
         self.session.accounts.counters.lost += len(sampled) - len(ids)
@@ -163,11 +165,11 @@ class Loop:
 
     @property
     def looks(self) -> bool:
-        """Whether the coming round is evaluated."""
+        """Whether the next round is evaluated."""
         return (self.done + 1) % self.plan.eval_every == 0 or self.done + 1 == self.plan.rounds
 
     def spend(self, begin: float, share: float = 1.0, wait: bool = True) -> None:
-        """Add the time since then to the run's clock."""
+        """Add the time since `begin` to the run's clock."""
         if wait and self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
         self.clock += share * (time.perf_counter() - begin)
@@ -184,8 +186,8 @@ class Loop:
         self.after()
 
     def after(self, found: Mapping[str, float] | None = None, total: float | None = None) -> None:
-        """Look at the round's result, write down what is due, and see whether to end. `found` is the
-        evaluation and `total` the sum of x, where they have been made for many runs at once."""
+        """Evaluate and record the round if due, and decide whether to end. `found` is the evaluation and
+        `total` the sum of x, if they were computed for many runs at once."""
         look = self.looks
         self.done += 1
         asked = self._record(self._answered, found) if look else False
@@ -193,7 +195,7 @@ class Loop:
         if self._lost(row if look else {}, look, total):
             self.error = Diverged(
                 f"{type(self.algorithm).__name__} diverged in round {self.done}: the model or its loss "
-                "is not finite; take a smaller step size"
+                "is not finite; use a smaller step size"
             )
             (self.state, self.session.buffers), self.stopped = self._before, "diverged"
             return
@@ -227,12 +229,11 @@ class Loop:
             "seconds": self.clock, **session.measurements(self.measures),
         }  # fmt: skip
         self.history.append(row)
-        asked = [bool(callback.row(row)) for callback in self.callbacks]  # all of them, not some
+        asked = [bool(callback.row(row)) for callback in self.callbacks]  # call every one
         return any(asked)
 
     def _lost(self, row: Mapping[str, float], look: bool, total: float | None) -> bool:
-        """Whether the run left the finite numbers. On a GPU only looked at when evaluating, so that
-        rounds do not wait for each other."""
+        """Whether the run diverged; checked on a GPU only when evaluating, so that rounds need not wait."""
         x = self.state.x
         if not look and x.device.type != "cpu":
             return False
@@ -241,7 +242,7 @@ class Loop:
 
 
 def _seed(value: int, device: torch.device) -> None:
-    """Seed torch's generators in use; `torch.manual_seed` looks for all there could be."""
+    """Seed the generators in use; `torch.manual_seed` would look for all devices."""
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.default_generators[_card(device)].manual_seed(value)

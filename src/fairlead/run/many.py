@@ -1,4 +1,4 @@
-"""Many runs of one task, such as seeds and step sizes, as one further axis of the matrices."""
+"""Many runs of one task, such as seeds and step sizes, as an extra axis of the matrices."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def train_many(
 ) -> list[Run]:
     """Train every (method, seed) with the same settings, those of `train`.
 
-    Runs of one method that differ in seed and local step size take their steps together, as many as
-    fit the memory, which on a GPU and for small models costs little more than one of them; results are
+    Runs of one method that differ only in seed and local step size are trained together, as many as
+    fit in memory, which on a GPU and for small models costs little more than a single run; results equal
     those of single runs up to rounding. A run's `seconds` are its share of the time.
 
-    callbacks: makes the callbacks of each run from its place in the list. outs: a folder a run.
-    together: False trains one after another; True refuses what can only be trained so; by default
-        runs are trained together where the engine is `vmap`. What is broadcast to clients then has a
+    callbacks: returns the callbacks of a run, given its index. outs: one folder per run.
+    together: False trains runs one after another; True raises an error if they must be; by default
+        runs are trained together if the engine is `vmap`. What is broadcast to clients then has a
         client axis, so client programs must index vectors by their last axis (x[..., part]) and use
-        `lr` in `client.steps` only; a method of your own is checked in its first round, and trained one
-        run after another if it does not do so.
+        `lr` only in `client.steps`; a custom method is checked in its first round, and its runs are
+        trained one after another if it does not comply.
 
     >>> import fairlead as fl
     >>> task = fl.problems.theorem2(gradient=10)
@@ -62,14 +62,14 @@ def train_many(
     [5, 5, 5, 5]
     """
     if outs is not None and len(outs) != len(runs):
-        raise FairleadError(f"{len(outs)} folders for {len(runs)} runs: give one a run")
+        raise FairleadError(f"{len(outs)} folders for {len(runs)} runs: give one per run")
     loops: list[Loop] = []
     for place, (method, seed) in enumerate(runs):
         plan, local = planned(rounds=rounds, seed=seed, **settings)
-        told = () if callbacks is None else callbacks(place)
+        own = () if callbacks is None else callbacks(place)
         out = None if outs is None else outs[place]
         try:
-            loops.append(prepared(task, method, plan, local, engine, None, told, out))
+            loops.append(prepared(task, method, plan, local, engine, None, own, out))
         except FairleadError as error:
             for loop in loops:
                 loop.fail(error)
@@ -86,8 +86,8 @@ def train_many(
 
 
 def pays(task: Task, **settings: Any) -> bool:
-    """Whether runs at once are likely to be faster than one after another: where single steps do not
-    fill the machine, on a GPU and for small problems."""
+    """Whether training runs together is likely to be faster than one after another: on a GPU and for
+    small problems, where single steps do not saturate the machine."""
     engine = settings.pop("engine", "auto")
     mode = engine.mode if isinstance(engine, Simulate) else engine
     if mode not in ("auto", "vmap") or type(engine) not in (str, Simulate):
@@ -100,7 +100,7 @@ def pays(task: Task, **settings: Any) -> bool:
 
 
 def _alike(loops: Sequence[Loop]) -> list[list[Loop]]:
-    """Runs that differ in seed and step size alone."""
+    """The runs in groups that differ only in seed and step size."""
     groups: dict[str, list[Loop]] = {}
     for loop in loops:
         method = loop.algorithm
@@ -111,7 +111,7 @@ def _alike(loops: Sequence[Loop]) -> list[list[Loop]]:
 
 
 def _share_engine(group: Sequence[Loop]) -> None:
-    """Execute all as the first one finds best."""
+    """Execute all runs as measured for the first."""
     first = group[0]
     ids = first.plan.sampler.cohort(first.plan.seed, 0, first.task.clients)
     first.engine.prepare(first.session, ids, first.plan.rounds)
@@ -119,11 +119,11 @@ def _share_engine(group: Sequence[Loop]) -> None:
     for loop in group:
         if first.session.execution is not None:
             loop.session.use(first.session.execution)
-            loop.session.gradients = first.session.gradients  # what is captured serves all
+            loop.session.gradients = first.session.gradients  # share captured gradients
 
 
 def _that_fit(group: Sequence[Loop], together: bool | None) -> list[list[Loop]]:
-    """The group in parts that run at once."""
+    """The group in parts that fit in memory together."""
     session = group[0].session
     why = ""
     if session.group.several:
@@ -142,7 +142,7 @@ def _that_fit(group: Sequence[Loop], together: bool | None) -> list[list[Loop]]:
 
 
 def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
-    """All rounds of some runs at once."""
+    """All rounds of runs that are trained together."""
     with contextlib.ExitStack() as stack:
         for loop in loops:
             stack.enter_context(loop.going(stop))
@@ -160,7 +160,7 @@ def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
 
 
 def _joinable(loops: Sequence[Loop]) -> bool:
-    """Whether a method of one's own gives the same for several runs at once: the first two are tried."""
+    """Whether a custom method gives the same results for joined runs, tried on the first two."""
     if is_own(loops[0].algorithm):
         return True
     seats = []
@@ -171,16 +171,16 @@ def _joinable(loops: Sequence[Loop]) -> bool:
 
 
 def _round(live: Sequence[Loop]) -> None:
-    """One round of every run that goes on."""
+    """One round of every unfinished run."""
     begin = time.perf_counter()
     seats: list[tuple[Loop, Seat]] = []
-    drawn: dict[int, Draw] = {}  # the same seed: the same clients and batches
+    drawn: dict[int, Draw] = {}  # equal seeds have equal clients and batches
     for loop in live:
         cohort = loop.cohort(drawn.get(loop.plan.seed))
         if cohort is not None:
             drawn.setdefault(loop.plan.seed, cohort.draw)
             seats.append((loop, Seat(loop.state, cohort, loop.algorithm)))
-    for first in (True, False):  # methods may treat a first round differently
+    for first in (True, False):  # methods may treat the first round differently
         some = [seat for _, seat in seats if seat.cohort.first == first]
         if some:
             joined_rounds(some)
@@ -196,7 +196,7 @@ def _round(live: Sequence[Loop]) -> None:
 def _after(live: Sequence[Loop]) -> None:
     """What follows a round, with one evaluation for all runs."""
     first = live[0]
-    if not first.looks:  # all are in the same round, and evaluated in the same ones
+    if not first.looks:  # all runs are in the same round, with the same evaluations
         for loop in live:
             loop.after()
         return

@@ -1,4 +1,4 @@
-"""What a run will take, before it is begun."""
+"""The memory a run will need, before it starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def needs(
     workers: Any = None,
     **settings: Any,
 ) -> Needs:
-    """The memory that a run with these settings of `train` will take; of several processes, each.
+    """The memory that a run with these settings of `train` will need; with several processes, per process.
 
     >>> import fairlead as fl
     >>> task = fl.problems.synthetic_logistic(clients=1000, samples=20)

@@ -40,13 +40,13 @@ from fairlead.task.task import Task
 
 @dataclass
 class Run:
-    """What a training run leaves behind."""
+    """The result of a training run."""
 
     task: Task
     algorithm: Algorithm[Any, Any]
     history: History
     state: State
-    """The server's state at the end; if the run diverged, before the round in which that was seen."""
+    """The server's state at the end; if the run diverged, before the round in which this was detected."""
     session: Session = field(repr=False)
     stopped: Ending
     """Why the run ended."""
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def ledger(self) -> Ledger:
-        """Every bit that travelled."""
+        """Every bit sent."""
         return self.session.accounts.ledger
 
     @property
@@ -85,7 +85,7 @@ class Run:
         return Preparation(Simulate(), self.session, first, self.plan.rounds).needs
 
     def client_states(self, clients: ArrayLike | None = None) -> Any:
-        """What some clients keep at the end, or all of them: a record with one row per client; None where
+        """What the given clients (by default all) keep at the end: a record with one row per client; None if
         the method keeps nothing.
 
         >>> import fairlead as fl
@@ -114,7 +114,7 @@ class Run:
         more: Mapping[str, Any] | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Keep what the run is and what it recorded in a folder of its own (see `fl.runs`)."""
+        """Write the run's description and history to a folder (see `fl.runs`)."""
         recorder = Recorder(folder, more=more, overwrite=overwrite)
         recorder.begin({**self.about(), "after": -1}, self.history)
         recorder.end(self)
@@ -131,7 +131,7 @@ class Run:
         return self.history.first_reach(metric, target)
 
     def raise_if_diverged(self) -> Run:
-        """Turn divergence, which is recorded, into an exception."""
+        """Raise an exception if the run diverged."""
         if self.error is not None:
             raise self.error
         return self
@@ -174,19 +174,19 @@ def train(
         every mean of the run.
     dropout: the share of sampled clients that do not answer, or a list of lost clients per round.
     workers: how many processes share the clients of a round, on a CPU, with one thread each: this one
-        and others that are started for the run; "auto" measures whether one per core is faster than
-        this one with all threads. By default there is one.
-    eval_every: rounds between evaluations; objective: whether these compute f on all data;
-        drift: whether they measure the drift diversity, of the whole model and of each layer;
-        measures: what else is measured on clients in evaluated rounds, see `fl.measure`.
+        and others started for the run; "auto" measures whether one per core is faster than this one
+        with all threads. The default is one process.
+    eval_every: rounds between evaluations; objective: whether they compute f on all data;
+        drift: whether they measure drift diversity, for the whole model and per layer;
+        measures: what else to measure on clients in evaluated rounds, see `fl.measure`.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
-    callbacks: follow the run while it goes on, see `fl.Callback`.
-    out: a folder that keeps the run: what it is, its history as it comes, its checkpoints; see
-        `fl.runs`. It must not hold a run yet, unless the run goes on from there.
-    checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, for what it takes to go on after a stop;
-        Ctrl-C and SIGTERM then end the run after the round they come in, with a checkpoint.
-    resume: a run of the same settings with fewer rounds, or a folder of a run or of checkpoints, to
-        go on from; it ends in the same bytes. "auto" goes on if there is a checkpoint, else begins.
+    callbacks: follow the run while it is in progress, see `fl.Callback`.
+    out: a folder for the run's description, its history (written as it grows) and its checkpoints; see
+        `fl.runs`. It must not already hold a run, unless that run is resumed.
+    checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, from which the run can be resumed;
+        Ctrl-C and SIGTERM then end the run after the current round, with a checkpoint.
+    resume: a run with the same settings and fewer rounds, or a folder of a run or of checkpoints, to
+        continue to the same final bytes; "auto" continues if there is a checkpoint and starts otherwise.
 
     >>> import fairlead as fl
     >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
@@ -226,7 +226,7 @@ def _processes(
     before: int | None,
     out: str | Path | Recorder | None,
 ) -> Iterator[tuple[LocalProcesses, str]]:
-    """The processes of a run, and why there are so many. Workers start here, and end with the block."""
+    """The processes of a run, and why that many; workers live as long as the block."""
 
     def measurement() -> Measurement:
         bound = algorithm.bind(task.layers, task.domain).to(task.device)
@@ -239,7 +239,7 @@ def _processes(
     with contextlib.ExitStack() as stack:
         try:
             if workers not in (None, 1):
-                check(task, algorithm, plan, local)  # while one process can report it
+                check(task, algorithm, plan, local)  # while one process can report errors
             force = workforce(workers, task.device, measurement, before)
             processes = stack.enter_context(force.start())
             why = force.settle(processes)
@@ -269,9 +269,9 @@ def planned(
     measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
 ) -> tuple[Plan, Batches]:
-    """The settings of `train` as what is the same for every round, and the local work."""
+    """The settings of `train`, as a plan and the local work."""
     if batches is not None and (batch_size, steps, epochs) != (None, None, None):
-        raise FairleadError("both batches and batch_size, steps or epochs are given: keep one")
+        raise FairleadError("batches and batch_size, steps or epochs are both given: keep one")
     local = batches if isinstance(batches, Batches) else Batches(
         batch_size, steps, epochs, replacement, drop_last, batches
     )  # fmt: skip
@@ -294,7 +294,7 @@ def prepared(
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
 ) -> Loop:
-    """A run before its first round, with everything checked."""
+    """A checked run before its first round."""
     try:
         return _prepared(
             task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume
@@ -346,7 +346,7 @@ def _prepared(
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
         fresh = resume is None and out is None and session.group.first
         keeper = Keeper(given, config, getattr(session.group, "ranks", None), fresh)
-    if not session.group.first:  # one of several processes, and another one reports and writes
+    if not session.group.first:  # only the first process reports and writes
         out, callbacks, bar = None, (), None
     if out is not None and not isinstance(out, Recorder):
         out = Recorder(out, resume=from_folder, overwrite=again)
@@ -370,7 +370,7 @@ def _workers_before(
     checkpoints: str | Path | Checkpoints | None,
     resume: Run | str | Path | None,
 ) -> int | None:
-    """How many processes the run had that is to go on, where that is known."""
+    """How many processes the run to resume had, if known."""
     if isinstance(resume, Run):
         return resume.session.group.size
     folder = _to_go_on(out, checkpoints) if resume == "auto" else resume
@@ -378,7 +378,7 @@ def _workers_before(
 
 
 def _begins_with_all(algorithm: Algorithm[Any, Any]) -> bool:
-    """Whether every client takes part before the first round."""
+    """Whether all clients take part before the first round."""
     inner = getattr(algorithm, "method", None)
     if isinstance(inner, Algorithm):
         return _begins_with_all(inner)
@@ -388,7 +388,7 @@ def _begins_with_all(algorithm: Algorithm[Any, Any]) -> bool:
 def _to_go_on(
     out: str | Path | Recorder | None, checkpoints: str | Path | Checkpoints | None
 ) -> Path | None:
-    """The folder to go on from, if there is a checkpoint in it."""
+    """The folder to resume from, if it has a checkpoint."""
     if isinstance(checkpoints, Checkpoints):
         folder = Path(checkpoints.folder)
     elif checkpoints is not None:
@@ -396,12 +396,12 @@ def _to_go_on(
     elif out is not None:
         folder = (out.folder if isinstance(out, Recorder) else Path(out)) / CHECKPOINTS
     else:
-        raise FairleadError('resume="auto" needs a folder: give out=… or checkpoints=…')
+        raise FairleadError('resume="auto" needs a folder: pass out=… or checkpoints=…')
     return folder if listed(folder) else None
 
 
 def finished(loop: Loop) -> Run:
-    """What a run that has ended leaves behind; its callbacks are informed."""
+    """The result of a run that has ended; its callbacks are informed."""
     c, why = loop, loop.stopped or "rounds"
     run = Run(
         c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,

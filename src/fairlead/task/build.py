@@ -1,4 +1,4 @@
-"""What a `Task` is made from, given functions, arrays, datasets or tables: every way to bring your own."""
+"""The arguments of a `Task`, built from your own functions, arrays, datasets or tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fairlead.task.models import softmax_regression
 
 
 class Function(nn.Module):
-    """A function f(v, *sample) of a vector as a model whose output is its value. One that looks at
-    its samples in Python is `loose`: it runs one client at a time."""
+    """A function f(v, *sample) of a vector as a model whose output is its value. A `loose` function
+    inspects its samples in Python and runs one client at a time."""
 
     def __init__(
         self, f: Callable[..., Tensor], start: Tensor, batched: bool, loose: bool = False
@@ -38,7 +38,7 @@ class Function(nn.Module):
 
 
 Arguments = dict[str, Any]
-"""What `Task` is made from."""
+"""The arguments of `Task`."""
 
 
 def function(
@@ -50,8 +50,8 @@ def function(
     batched: bool = False,
     **settings: Any,
 ) -> Arguments:
-    """A task from f(x, *sample) → a number, with one sample a client unless `clients` says
-    otherwise. With `batched` it is f(x, *samples) → a number a sample, which is faster."""
+    """A task from f(x, *sample) → a number, with one sample per client unless `clients` says
+    otherwise. With `batched` it is f(x, *samples) → one number per sample, which is faster."""
     owners = [[i] for i in range(len(data[0]))] if clients is None else clients
     settings.setdefault("dtype", start.dtype)
     return _arguments(Function(f, start, batched), value, data, owners, settings)
@@ -60,7 +60,7 @@ def function(
 def functions(
     functions: Sequence[Callable[[Tensor], Tensor]], start: Tensor, **settings: Any
 ) -> Arguments:
-    """A task from one function of the vector a client; these run one client at a time."""
+    """A task from one function of the vector per client; these run one client at a time."""
 
     def values(v: Tensor, ids: Tensor) -> Tensor:
         return torch.stack([functions[int(i)](v) for i in ids])
@@ -85,12 +85,14 @@ def arrays(
 ) -> Arguments:
     """A task from arrays of inputs and labels.
 
-    client: whose sample each one is, a number or word a sample; or `clients`, index lists.
-    model: by default a linear one. loss: by default cross-entropy for classes (whole numbers or
-        words), squared error for other numbers.
-    hold_out: the share of every client's samples that become test data."""
+    client: the client of each sample, a number or string per sample; or `clients`, index lists.
+    model: linear by default. loss: by default cross-entropy for classes (whole numbers or
+        strings), squared error for other numbers.
+    hold_out: the share of every client's samples to use as test data."""
     if (client is None) == (clients is None):
-        raise FairleadError("say whose the samples are: give either client or clients")
+        raise FairleadError(
+            "samples must be assigned to clients in one way: give either client or clients"
+        )
     code = tables.coding(y, loss, keep=model is not None)
     inputs, target = x if isinstance(x, np.memmap) else _inputs(x, model is None), code(y)
     if clients is not None:
@@ -99,7 +101,7 @@ def arrays(
         ids = np.asarray(client)
         if ids.shape != (len(inputs),):
             raise FairleadError(
-                f"client has {len(ids)} entries for {len(inputs)} samples: give one a sample"
+                f"client has {len(ids)} entries for {len(inputs)} samples: give one per sample"
             )
         split = by_id(ids)
     loss = loss or ("squared" if code.dtype == torch.float32 else "cross_entropy")
@@ -110,7 +112,7 @@ def arrays(
         model = softmax_regression(size, 1 if loss == "logistic" else outputs)
     if hold_out:
         if "test" in settings:
-            raise FairleadError("both test and hold_out are given: keep one")
+            raise FairleadError("test and hold_out are both given: keep one")
         split, rows = _held_out(split, hold_out, seed)
         settings["test"] = (as_tensor(inputs[rows]), target[rows])
     elif settings.get("test") is not None:
@@ -125,12 +127,14 @@ def arrays(
 
 def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: Any) -> Arguments:
     """A task from a dataset of (input, label) pairs with `client` ids, or from a list of
-    datasets, one a client; the other settings are those of `from_arrays`."""
+    datasets, one per client; the other settings are those of `from_arrays`."""
     if isinstance(dataset, list | tuple):
         if client is not None:
-            raise FairleadError("a list of datasets is one a client: leave client out")
+            raise FairleadError("a list of datasets already has one per client: omit client")
         if not all(len(part) for part in dataset):
-            raise FairleadError("one of the datasets is empty: give every client a sample")
+            raise FairleadError(
+                "one of the datasets is empty: give every client at least one sample"
+            )
         pairs = [pair for part in dataset for pair in _pairs(part)]
         client = np.repeat(np.arange(len(dataset)), [len(part) for part in dataset])
     else:
@@ -142,7 +146,7 @@ def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: 
         y = np.array([b.item() if isinstance(b, Tensor) else b for _, b in pairs])
     except (RuntimeError, ValueError, TypeError) as error:
         raise FairleadError(
-            f"the inputs must be of one shape and the labels one number or word each: {error}"
+            f"the inputs must have one shape and each label must be a number or string: {error}"
         ) from error
     if client is not None:
         settings["client"] = client
@@ -152,8 +156,8 @@ def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: 
 def huggingface(
     dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
 ) -> Arguments:
-    """A task from a dataset of the `datasets` library whose column `client` says whose each row
-    is; the other settings are those of `from_arrays`."""
+    """A task from a dataset of the `datasets` library whose column `client` names the client
+    of each row; the other settings are those of `from_arrays`."""
     for name in (inputs, target, client):
         if name not in dataset.column_names:
             raise FairleadError(
@@ -175,13 +179,13 @@ def table(
 ) -> Arguments:
     """A task from columns by name (a dict of arrays, or a pandas frame).
 
-    features: the columns to learn from, all others by default. Columns of words become indicators;
-        with `scale` numbers get mean zero and variance one over all clients.
+    features: the input columns, by default all others. String columns become indicators;
+        with `scale`, numbers get mean zero and variance one over all clients.
     """
     names = [n for n in table if n not in (target, client)] if features is None else features
     x = tables.features(table, list(names), scale)
-    y, who = tables.column(table, target), tables.column(table, client)
-    return arrays(x, y, client=who, **settings)
+    y, owner = tables.column(table, target), tables.column(table, client)
+    return arrays(x, y, client=owner, **settings)
 
 
 def csv(path: str | Path, **settings: Any) -> Arguments:
@@ -200,20 +204,20 @@ def _arguments(model: Any, loss: Any, data: Any, clients: Any, settings: Argumen
 
 def _pairs(dataset: Any) -> list[tuple[Any, Any]]:
     try:
-        samples = [dataset[k] for k in range(len(dataset))]  # once each: a dataset may draw anew
+        samples = [dataset[k] for k in range(len(dataset))]  # once each: a dataset may be random
         return [(sample[0], sample[1]) for sample in samples]
     except (TypeError, KeyError, IndexError) as error:
         raise FairleadError(
-            f"the dataset must give (input, label) pairs by index, with a length: {error!r}"
+            f"the dataset must have a length and return (input, label) pairs by index: {error!r}"
         ) from error
 
 
 def _inputs(x: Any, as_numbers: bool) -> Tensor:
-    """Inputs as a tensor; whole numbers and truth values become numbers for a linear model."""
+    """Inputs as a tensor; integers and booleans become floats if `as_numbers`."""
     array = x if isinstance(x, Tensor) else np.ascontiguousarray(np.asarray(x))
     if isinstance(array, np.ndarray):
         if array.dtype.kind not in "iufb":
-            raise FairleadError(f"the inputs are {array.dtype}: give numbers")
+            raise FairleadError(f"the inputs are {array.dtype}: must be numbers")
         array = array.astype(array.dtype.newbyteorder("="))
     found = as_tensor(array)
     return found.float() if as_numbers and not found.is_floating_point() else found
@@ -221,14 +225,14 @@ def _inputs(x: Any, as_numbers: bool) -> Tensor:
 
 def _signs(target: Tensor, classes: int | None) -> Tensor:
     if classes not in (None, 2):
-        raise FairleadError(f"the logistic loss takes two classes, not {classes}")
+        raise FairleadError(f"there are {classes} classes: the logistic loss needs exactly 2")
     return 2.0 * target.float() - 1 if classes == 2 else target
 
 
 def _held_out(split: Split, share: float, seed: int) -> tuple[Split, Tensor]:
     """A random share of every client's samples, but never all of them."""
     if not 0 < share < 1:
-        raise FairleadError(f"hold_out is {share}: take a share between 0 and 1")
+        raise FairleadError(f"hold_out is {share}: must be in (0, 1)")
     rng = np.random.default_rng(seed)
     rank = np.argsort(np.argsort(rng.random(len(split.order)), kind="stable"), kind="stable")
     owner = np.repeat(np.arange(len(split)), split.sizes)
@@ -237,7 +241,7 @@ def _held_out(split: Split, share: float, seed: int) -> tuple[Split, Tensor]:
     place[by_owner] = np.arange(len(owner)) - np.repeat(split.offsets[:-1], split.sizes)
     out = place < np.minimum(np.rint(share * split.sizes), split.sizes - 1)[owner]
     if not out.any():
-        raise FairleadError(f"hold_out is {share}: no client has enough samples for that")
+        raise FairleadError(f"hold_out is {share}: no client has enough samples to hold any out")
     kept = np.bincount(owner[~out], minlength=len(split))
     rows = torch.from_numpy(np.sort(split.order[out]))
     return Split(split.order[~out], np.cumsum([0, *kept])), rows

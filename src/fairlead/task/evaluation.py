@@ -32,12 +32,12 @@ def client_weights(
     else:
         raw = np.asarray(weighting, dtype=float)
     if raw.shape != sizes.shape or not np.isfinite(raw).all() or (raw <= 0).any():
-        raise FairleadError(f"client weights must be {len(sizes)} positive numbers, one a client")
+        raise FairleadError(f"client weights must be {len(sizes)} positive numbers, one per client")
     return raw / raw.sum()
 
 
 class Processes(Protocol):
-    """What an evaluation needs of the processes that share it."""
+    """What an evaluation requires of the processes that share it."""
 
     rank: int
     size: int
@@ -48,14 +48,14 @@ class Processes(Protocol):
 
 
 class Spread:
-    """Evaluations by several processes, each over its part: its own clients' samples where it has no
-    others, else an even share."""
+    """Evaluations split across processes: each covers its own clients' samples if it holds no others,
+    otherwise an even share."""
 
     def __init__(self, ranks: Processes, positions: NDArray[np.int64] | None) -> None:
         self.ranks, self.positions = ranks, positions
 
     def part(self, rows: int, training: bool) -> Tensor:
-        """Which of the rows are this process's."""
+        """The rows that this process evaluates."""
         if training and self.positions is not None:
             return torch.from_numpy(self.positions)
         ends = np.linspace(0, rows, self.ranks.size + 1).astype(int)
@@ -78,7 +78,7 @@ def sums(
     found = {name: x.new_zeros(()) for name in ("loss", *metrics)}
     seen: list[tuple[Tensor, ...]] = []
     whole = {name: metric for name, metric in metrics.items() if isinstance(metric, Whole)}
-    # a metric of all outputs needs them in one place, and a gradient does not cross processes
+    # a `Whole` metric needs all outputs in one process, and gradients do not cross processes
     spread = None if whole or x.requires_grad else spread
     if spread is not None:
         mine = spread.part(len(rows), data is task.data)
@@ -149,7 +149,7 @@ def evaluated(
     objective: bool,
     spread: Spread | None = None,
 ) -> dict[str, float]:
-    """What `Task.evaluate` gives."""
+    """The result of `Task.evaluate`."""
     values = measured(task, x, buffers, weighting, objective, spread)
     if not values:
         return {}
@@ -164,7 +164,7 @@ def measured(
     objective: bool,
     spread: Spread | None = None,
 ) -> dict[str, Tensor]:
-    """The same, on the task's device."""
+    """The values of `evaluated` as tensors on the task's device."""
     values: dict[str, Tensor] = {}
     with torch.no_grad():
         if objective:
@@ -180,7 +180,7 @@ def measured(
 def _least(
     task: Any, at: Tensor, weighting: str | Sequence[float], buffers: Tensor | None
 ) -> Tensor:
-    """The objective at the optimum, computed once where no statistics change it."""
+    """The objective at the optimum, cached if it does not depend on buffers."""
     if task.buffer_dim:
         return task.objective(at, weighting, buffers)
     if "least" not in task.memo:
@@ -195,7 +195,7 @@ def evaluate_many(
     weighting: str | Sequence[float],
     objective: bool,
 ) -> list[dict[str, float]]:
-    """`Task.evaluate` at several points (R, d), at once where its losses and metrics allow it."""
+    """`Task.evaluate` at several points (R, d), in one pass if its losses and metrics allow it."""
     if not _stacks(task):
         pairs = zip(x, buffers, strict=True)
         return [task.evaluate(at, own, weighting, objective) for at, own in pairs]
@@ -220,8 +220,7 @@ def evaluate_many(
 
 
 def _stacks(task: Any) -> bool:
-    """Whether evaluations at several points pay and are known to be right as one: dense models
-    with the named losses and metrics."""
+    """Whether to evaluate several points in one pass: dense models with the named losses and metrics."""
     known = {metric for named in METRICS.values() for metric in named.values()}
     named = task.loss in LOSSES.values() and all(m in known for m in task.metrics.values())
     plain = task.flip is None and not task.buffer_dim

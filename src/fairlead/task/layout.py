@@ -1,4 +1,4 @@
-"""Where a model's numbers lie: its trained parameters in one flat vector, its buffers in another."""
+"""The layout of a model: its trained parameters in one flat vector, its buffers in another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Part:
 
 
 class Layout:
-    """A model seen as vectors.
+    """A model as flat vectors.
 
     >>> layout = Layout(nn.Linear(3, 2))
     >>> layout.dim, layout.layers
@@ -33,7 +33,7 @@ class Layout:
     def __init__(self, model: nn.Module) -> None:
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         if not trained:
-            raise FairleadError("the model has no parameter to train: set requires_grad on some")
+            raise FairleadError("the model has no trainable parameters: set requires_grad on some")
         buffers = {n: b for n, b in model.named_buffers() if _travels(n, b)}
         self.parameters, self.buffers = _parts(trained.items()), _parts(buffers.items())
         self.fixed = {n: p.detach() for n, p in model.named_parameters() if n not in trained}
@@ -45,13 +45,13 @@ class Layout:
 
     @property
     def layers(self) -> dict[str, slice]:
-        """Where each parameter lies in the vector."""
+        """The slice of each parameter in the vector."""
         ends = np.cumsum(self._sizes).tolist()
         pairs = zip(self.parameters, ends, strict=True)
         return {part.name: slice(end - part.size, end) for part, end in pairs}
 
     def flatten(self, model: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The parameters and buffers that a model of this kind has now."""
+        """The current parameters and buffers of a model with this layout."""
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         x = torch.cat([named[part.name].detach().reshape(-1) for part in self.parameters])
         flat = [named[part.name].detach().reshape(-1).to(dtype) for part in self.buffers]
@@ -83,5 +83,5 @@ def _parts(named: Iterable[tuple[str, Tensor]]) -> Sequence[Part]:
 
 
 def _travels(name: str, buffer: Tensor) -> bool:
-    """Statistics travel and are averaged; other buffers that are no real numbers are constants."""
+    """Whether a buffer is averaged, as statistics are; other integer buffers are constants."""
     return buffer.is_floating_point() or name.endswith("num_batches_tracked")

@@ -1,7 +1,7 @@
 """Min-max problems: min over x, max over y of f(x, y), with z = (x, y) one vector.
 
-A saddle task hands methods the gradient mapping G(z) = (∇x f, −∇y f) in place of the gradient, so that
-FedAvg on it is FedAvg-S, and every method written for gradients runs.
+A saddle task gives methods the gradient mapping G(z) = (∇x f, −∇y f) instead of the gradient, so
+every method written for gradients runs on it; FedAvg is then FedAvg-S.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairlead.task.task import Task
 
 
 class _Players(nn.Module):
-    """Two models, and what they play for: a value a sample."""
+    """Two models and their objective, one value per sample."""
 
     def __init__(self, x: nn.Module, y: nn.Module, play: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class _Players(nn.Module):
 class SaddleTask(Task):
     """A min-max problem over clients.
 
-    x, y: modules, or functions that make them; the first minimizes, the second maximizes.
-    play: a function (x, y, *samples) → one value of f a sample.
-    optimum: the saddle point z* = (x*, y*), if it is known (see `fairlead.task.solve.saddle_point`); then runs
-        record the distance to it, also of each player, and the duality gap f(x, y*) − f(x*, y).
-    judge: a task of the first player's model alone; runs record its test metrics.
-    simplex: whether y lies on the probability simplex, which mirror descent and mirror-prox heed.
-    weighting: the clients' weights the problem was made for; others are refused then.
+    x, y: modules, or functions that build them; the first minimizes, the second maximizes.
+    play: a function (x, y, *samples) → one value of f per sample.
+    optimum: the saddle point z* = (x*, y*), if known (see `fairlead.task.solve.saddle_point`); runs then
+        record the distance to it, also per player, and the duality gap f(x, y*) − f(x*, y).
+    judge: a task with only the first player's model; runs record its test metrics.
+    simplex: whether y is constrained to the probability simplex, as mirror descent and mirror-prox support.
+    weighting: the client weights the problem was built for; any others are then refused.
 
     >>> game = lambda x, y, b: (x.weight * y.weight).sum() + b.sum(1)
     >>> line = lambda: nn.Linear(2, 1, bias=False)
@@ -76,8 +76,8 @@ class SaddleTask(Task):
         weights = self.start()[0][self.players[1]]
         if simplex and (float(weights.min()) < 0 or abs(float(weights.sum()) - 1) > 1e-5):
             raise FairleadError(
-                f"y starts at weights that sum to {float(weights.sum()):.3g}: on a simplex take "
-                "positive weights that sum to one, such as 1/N each"
+                f"y starts at weights that sum to {float(weights.sum()):.3g}: on a simplex they must be "
+                "nonnegative and sum to one, such as 1/N each"
             )
 
     @classmethod
@@ -92,8 +92,8 @@ class SaddleTask(Task):
         batched: bool = False,
         **settings: Any,
     ) -> SaddleTask:
-        """From f(x, y, *sample) → a number, with one sample a client unless `clients` says otherwise.
-        With `batched` it is f(x, y, *samples) → a number a sample, which is faster.
+        """From f(x, y, *sample) → a number, with one sample per client unless `clients` says otherwise.
+        With `batched` it is f(x, y, *samples) → one number per sample, which is faster.
 
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> task = SaddleTask.of(lambda x, y, a: (a * x * y).sum(), [torch.ones(2, 1)], one, one)
@@ -116,14 +116,14 @@ class SaddleTask(Task):
         super()._place(model, dtype, device)
         first = sum(p.size for p in self.layout.parameters if p.name.startswith("x."))
         if not 0 < first < self.dim:
-            raise FairleadError("a saddle task needs parameters to train on both sides")
+            raise FairleadError("a saddle task needs trainable parameters in both x and y")
         self.players = slice(0, first), slice(first, self.dim)
         self.flip = torch.ones(self.dim, dtype=dtype, device=device)
         self.flip[first:] = -1
         self.domain = Simplex(self.players[1]) if self.simplex else None
         self.judge = None if self.judge is None else self.judge.to(device, dtype)
         changing = self.buffer_dim > 0 or self.draws_masks
-        self.capturable = self._pure_loss and not changing  # as `record` says of what they play for
+        self.capturable = self._pure_loss and not changing  # `record` applies to `play`
 
     def mapping(
         self,
@@ -143,7 +143,7 @@ class SaddleTask(Task):
         weighting: str | Sequence[float] = "uniform",
         buffers: Tensor | None = None,
     ) -> Tensor:
-        """G(z), or on a simplex z − P(z − G(z)): zero just at the saddle points."""
+        """G(z), or on a simplex z − P(z − G(z)): zero exactly at the saddle points."""
         g = self.mapping(z, weighting, buffers)
         return g if self.domain is None else z - self.domain.project(z - g)
 
@@ -153,12 +153,12 @@ class SaddleTask(Task):
         made = weights if self.weighting is None else super().client_weights(self.weighting)
         if not np.allclose(weights, made):
             raise FairleadError(
-                f"the task {self.name} was made for the weighting {self.weighting!r}: train with it"
+                f"the task {self.name} was built for the weighting {self.weighting!r}: train with that one"
             )
         return weights
 
     def knows_optimum(self, weighting: str | Sequence[float] = "uniform") -> bool:
-        if self.weighting is not None:  # then it is the only one
+        if self.weighting is not None:  # the only one allowed
             return self.optimum is not None
         return super().knows_optimum(weighting)
 
@@ -207,7 +207,7 @@ def _module(given: nn.Module | Callable[[], nn.Module]) -> nn.Module:
 
 
 class Vector(nn.Module):
-    """A player who chooses a vector."""
+    """A player whose only parameter is a vector."""
 
     def __init__(self, start: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reference solutions of convex tasks and of convex-concave saddle tasks, with all data in one place."""
+"""Centralized reference solutions of convex tasks and convex-concave saddle tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def minimize(
     task: Task, weighting: str | Sequence[float] = "uniform", tolerance: float = 1e-10
 ) -> Tensor:
     """The minimizer of a convex task's objective in float64, to a gradient norm of `tolerance`:
-    L-BFGS, then Newton steps, which see below the rounding of the objective's values.
+    L-BFGS, then Newton steps, which are not limited by rounding in the objective's values.
 
     >>> import fairlead as fl
     >>> task = fl.problems.quadratics([[[1.0]], [[3.0]]], [[-1.0], [3.0]])
@@ -50,7 +50,7 @@ def minimize(
 
         x = (x - _conjugate_gradients(curve, g.detach())).detach().requires_grad_()
     raise FairleadError(
-        f"the solver stopped at a gradient norm of {size:.1e}: is the problem convex, and l2 positive?"
+        f"the solver stopped at a gradient norm of {size:.1e}: check that the problem is convex and l2 positive"
     )
 
 
@@ -58,7 +58,7 @@ def saddle_point(
     task: SaddleTask, weighting: str | Sequence[float] = "uniform", tolerance: float = 1e-10
 ) -> Tensor:
     """The saddle point of a strongly convex-concave task in float64, to a residual of `tolerance`:
-    extragradient steps of a size that adapts, then Newton steps on the residual z − P(z − G(z)),
+    extragradient steps with adaptive size, then Newton steps on the residual z − P(z − G(z)),
     with a dense Jacobian (for a few thousand coordinates at most).
 
     >>> import fairlead as fl
@@ -104,7 +104,7 @@ def saddle_point(
         tried = (project(z - share * move).requires_grad_() for share in shares)
         z = next((t.detach() for t in tried if float(residual(t).detach().norm()) < size), z - move)
     raise FairleadError(
-        f"the solver stopped at a residual of {size:.1e}: is the problem strongly convex-concave?"
+        f"the solver stopped at a residual of {size:.1e}: check that the problem is strongly convex-concave"
     )
 
 

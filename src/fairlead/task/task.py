@@ -1,6 +1,6 @@
 """What is trained: a model, a loss and the clients' data, as functions of one flat vector.
 
-All trainable parameters are one vector of length d; the model sees views of it. Buffers
+All trainable parameters form one vector of length d; the model uses views of it. Buffers
 (BatchNorm statistics) are a second vector, averaged like parameters and never seen by a method.
 A problem given by plain functions of a vector is a model whose only parameter is that vector.
 """
@@ -44,22 +44,22 @@ Block: TypeAlias = tuple[Tensor, ...]
 class Task:
     """A model, a per-sample loss, data and their split among clients.
 
-    model: an `nn.Module` (its present weights are the start), or a function that makes one,
-        called under the run's seed.
+    model: an `nn.Module` (training starts from its current weights), or a function that builds one,
+        called with the run's seed set.
     loss: "cross_entropy", "logistic", "squared", or a function (output, target) → (B,).
-    data: tensors with one row a sample: the model's input, then the target.
-    clients: one index list a client, for example from `fairlead.splits`.
+    data: tensors with one row per sample: the model's input, then the target.
+    clients: one index list per client, for example from `fairlead.splits`.
     test: held-out tensors like `data`; `metrics`: functions (output, target) → (B,) by name, or
-        `fl.Whole(…)` of one that needs all outputs at once, such as `fl.losses.auc`.
+        `fl.Whole(…)` around one that needs all outputs at once, such as `fl.losses.auc`.
     l2: adds l2/2·‖x‖² to every client's objective (for a saddle task l2/2·(‖x‖² − ‖y‖²)).
     noise: standard deviation of Gaussian noise added to every coordinate of step gradients.
-    transform: makes numbers of the inputs where they are used, see `fl.Images`.
-    keep: where the data lie. "device" brings them there; "host" leaves them, also memory-mapped arrays
-        (`np.load(file, mmap_mode="r")`), and brings each step's samples while the one before is
-        computed. By default mapped arrays and what is too large for the device stay.
-    optimum: the minimizer for uniform weights, if it is known; then runs record the distance to it.
-    record: whether the loss depends on its arguments alone, so that its operators may be recorded
-        (see `fairlead.gradients.capture`); by default only the named losses are taken to.
+    transform: converts the inputs to numbers when they are used, see `fl.Images`.
+    keep: where the data are stored. "device" copies them there; "host" leaves them, including memory-mapped
+        arrays (`np.load(file, mmap_mode="r")`), and copies each step's samples while the previous step
+        computes. By default, mapped arrays and data too large for the device stay on the host.
+    optimum: the minimizer for uniform weights, if known; runs then record the distance to it.
+    record: whether the loss depends only on its arguments, so that its operators may be captured
+        (see `fairlead.gradients.capture`); assumed by default only for the named losses.
 
     >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
     >>> task = Task(nn.Linear(3, 2), "cross_entropy", (x, y), [range(12), range(12, 20)])
@@ -68,11 +68,11 @@ class Task:
     """
 
     domain: Simplex | None = None
-    """The set that points must lie in, where it is not the whole space."""
+    """The set that points must belong to, if it is not the whole space."""
     flip: Tensor | None = None
     """Signs of the coordinates of a saddle task: −1 where the objective is maximized."""
     label_names: Sequence[str] | None = None
-    """The names of the classes where labels were coded, in the order of their numbers."""
+    """The names of the classes in order of their codes, if labels were encoded."""
     _frozen: ClassVar[bool] = False
 
     def __init__(
@@ -99,14 +99,14 @@ class Task:
             raise unknown("loss", loss, LOSSES)
         self.name, self.l2, self.noise = name, float(l2), float(noise)
         if self.l2 < 0 or self.noise < 0:
-            raise FairleadError("l2 and noise are zero or positive")
+            raise FairleadError(f"l2 is {l2} and noise is {noise}: both must be at least 0")
         if not isinstance(data, tuple | list):
-            raise FairleadError("data are tensors: give a tuple such as (inputs, targets)")
+            raise FairleadError("data must be tensors: give a tuple such as (inputs, targets)")
         self.make = None if isinstance(model, nn.Module) else model
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
         self.metrics = dict(known if metrics is None else metrics)
-        # how many of the data tensors the model takes; the rest goes to the loss
+        # how many data tensors go to the model; the rest go to the loss
         self.inputs = len(data) if isinstance(model, Function) else 1
         self.split = clients if isinstance(clients, Split) else Split.of(clients)
         if keep not in ("auto", "device", "host"):
@@ -132,7 +132,7 @@ class Task:
     def __setattr__(self, name: str, value: Any) -> None:
         if self._frozen:
             raise FairleadError(
-                f"a task does not change: make another one with another {name}, or use task.to(…)"
+                f"a task cannot be changed: create another one to change {name}, or use task.to(…)"
             )
         super().__setattr__(name, value)
 
@@ -176,13 +176,13 @@ class Task:
         return other
 
     def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-        """Put the model's layout, the constants and the data on a device in a precision."""
+        """Place the model, constants and data on a device in the given precision."""
         if device.type == "cuda" and not torch.cuda.is_available():
             raise FairleadError('torch sees no CUDA device here: use device="cpu"')
         self.dtype, self.device = dtype, device
         self.model = model.to(device=self.device, dtype=dtype).train()
         self.evaluation_model = _in_evaluation_mode(self.model)
-        self.memo: dict[Any, Any] = {}  # values that follow from the task, kept once computed
+        self.memo: dict[Any, Any] = {}  # cached values derived from the task
         self.layout = Layout(model)
         self.dim, self.buffer_dim = self.layout.dim, self.layout.buffer_dim
         self.store = torch.device("cpu") if self._stays(device) else device
@@ -202,11 +202,11 @@ class Task:
         self.capturable = self._pure_loss and known
         if self.optimum is not None and self.optimum.shape != (self.dim,):
             raise FairleadError(
-                f"the optimum has shape {tuple(self.optimum.shape)}: give a vector of {self.dim}"
+                f"the optimum has shape {tuple(self.optimum.shape)}: must be ({self.dim},)"
             )
 
     def _stays(self, device: torch.device) -> bool:
-        """Whether the data stay in the host's memory or files."""
+        """Whether the data stay in host memory or files."""
         if self.keep != "auto" or device.type == "cpu":
             return self.keep == "host" or device.type == "cpu"
         size = sum(t.numel() * t.element_size() for t in self.data)
@@ -214,7 +214,7 @@ class Task:
 
     @property
     def ahead(self) -> bool:
-        """Whether it pays to bring samples while others are computed on."""
+        """Whether samples are worth fetching ahead of time."""
         return self.mapped or self.keep == "host" or self.store != self.device
 
     @property
@@ -226,17 +226,17 @@ class Task:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.split)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Samples a client."""
+        """Samples per client."""
         return self.split.sizes
 
     @property
     def layers(self) -> dict[str, slice]:
-        """Where each parameter lies in the vector."""
+        """The slice of each parameter in the vector."""
         return self.layout.layers
 
     def start(self, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -260,20 +260,20 @@ class Task:
         return {**layout.views(x), **layout.fixed, **layout.buffer_views(buffers)}
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells this task from others; mapped files are told by their shapes alone."""
+        """What distinguishes this task from others; mapped files count only by their shapes."""
         data = [str(t.shape) if self.mapped else t for t in self.data]
         fixed = {"dim": self.dim, "l2": self.l2, "noise": self.noise, "dtype": str(self.dtype)}
         made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
         return described({**fixed, "data": data, "layers": self.layers, **made})
 
     def holding(self, clients: NDArray[np.int64]) -> Self:
-        """The task with the data of these clients alone, on its device."""
+        """The task with only the data of these clients, on its device."""
         other = self._changed()
         mine = np.isin(np.repeat(np.arange(self.clients), self.sizes), clients)
         rows = torch.from_numpy(self.split.order[mine])
         other.data = self.taken(self.data, rows)
         other.store, other.mapped, other.keep = self.device, False, "device"
-        order = torch.full((len(mine),), -1)  # those of others are not here
+        order = torch.full((len(mine),), -1)  # other clients' samples are not here
         order[torch.from_numpy(mine)] = torch.arange(len(rows))
         other.order = order.to(self.device)
         other._first = self._first.to(self.device)
@@ -283,22 +283,22 @@ class Task:
     # -- samples and losses ---------------------------------------------------------------------
 
     def cast(self, t: Tensor) -> Tensor:
-        """A tensor on the task's device; numbers in its precision."""
+        """A tensor on the task's device; floats in its precision."""
         return t.to(self.device, self.dtype if t.is_floating_point() else None)
 
     def samples(self, client: Tensor, index: Tensor, keys: Tensor | None = None) -> Block:
         """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …). The
-        transform makes numbers of them, and with `keys` augments them."""
+        transform is applied, and with `keys` augments them."""
         rows = self.order[(self._first[client][:, None] + index).reshape(-1)]
         block = tuple(t.unflatten(0, index.shape) for t in self.taken(self.data, rows))
         return self.prepared(block, keys)
 
     def taken(self, data: Block, rows: Tensor) -> Block:
-        """Some rows of data, on the task's device; `rows` are where the data are."""
+        """Some rows of data, copied to the task's device."""
         return tuple(self.cast(t.index_select(0, rows.to(t.device))) for t in data)
 
     def prepared(self, block: Block, keys: Tensor | None = None) -> Block:
-        """Samples as the model takes them, after the transform."""
+        """Samples as the model expects them, after the transform."""
         if self.transform is None:
             return block
         return self.transform(block[0], self.dtype, keys), *block[1:]
@@ -306,9 +306,9 @@ class Task:
     def losses(
         self, point: Mapping[str, Tensor], block: Block, buffers: Tensor, half: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """One loss per sample at parameters by name, and the buffers after the pass. half: the model sees
+        """One loss per sample at parameters by name, and the buffers after the pass. half: the model gets
         its inputs in bfloat16."""
-        # copies: layers change buffers in place, and under vmap only whole tensors
+        # copies: layers change buffers in place, which under vmap works only on whole tensors
         named = {n: b.clone() for n, b in self.layout.buffer_views(buffers).items()}
         inputs, full = block[: self.inputs], buffers.dtype
         if half:
@@ -336,7 +336,7 @@ class Task:
         return client_weights(self.sizes, weighting)
 
     def knows_optimum(self, weighting: str | Sequence[float] = "uniform") -> bool:
-        """Whether the optimum is that of the objective with these weights."""
+        """Whether the known optimum is that of the objective with these weights."""
         if self.optimum is None:
             return False
         return np.allclose(self.client_weights(weighting), self.client_weights())
@@ -364,16 +364,16 @@ class Task:
         objective: bool = True,
         spread: Spread | None = None,
     ) -> dict[str, float]:
-        """The objective, the test metrics and, where the optimum is known, the distance to it. spread:
+        """The objective, the test metrics and, if the optimum is known, the distance to it. spread:
         the processes that share the work."""
         return evaluated(self, x, buffers, weighting, objective, spread)
 
     def client_losses(self, x: Tensor, buffers: Tensor | None = None) -> Tensor:
-        """f_i(x) of every client, to see who is served badly."""
+        """f_i(x) of every client, to see which clients are served badly."""
         with torch.no_grad():
             return client_losses(self, x, buffers)
 
-    # -- other ways to make one -----------------------------------------------------------------
+    # -- other constructors ---------------------------------------------------------------------
 
     @classmethod
     def from_function(cls, *given: Any, **settings: Any) -> Self:
@@ -440,7 +440,7 @@ def _in_evaluation_mode(model: nn.Module) -> nn.Module:
 
 
 def _is_capturable(model: nn.Module) -> bool:
-    """Whether a model's operators depend on shapes alone."""
+    """Whether a model's operators depend only on shapes."""
     ours = ("torch.nn.", "fairlead.task.models")
     own = all(type(m).__module__.startswith(ours) for m in model.modules())
     random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())

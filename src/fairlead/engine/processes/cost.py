@@ -1,9 +1,8 @@
-"""What a round on several ranks costs, from the network's latency and bandwidth: to be asked before a
-cluster is rented.
+"""The time of a round on several ranks, predicted from the network's latency and bandwidth.
 
-A round is the work of the busiest rank, then for each exchange a ring all-reduce of what clients sent,
-2·(W − 1) messages one after another of a W-th of the bytes each, before which a latency passes until
-receivers have said that they are ready, and one small all-reduce in which the ranks agree to go on.
+A round is the work of the busiest rank, then per exchange a ring all-reduce of what clients sent, that is
+2·(W − 1) consecutive messages of 1/W of the bytes each, after one latency for receivers to signal that
+they are ready, and one small all-reduce in which the ranks agree to continue.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from fairlead.errors import FairleadError
 
 @dataclass(frozen=True)
 class Network:
-    """latency: seconds one way; bandwidth: bytes a second of a rank's link; overhead: seconds that a message
-    costs the two processes, however near they are."""
+    """latency: seconds one way; bandwidth: bytes per second of a rank's link; overhead: seconds of processing
+    per message, independent of distance."""
 
     latency: float
     bandwidth: float
@@ -25,10 +24,10 @@ class Network:
 
     def __post_init__(self) -> None:
         if self.latency < 0 or self.overhead < 0 or not self.bandwidth > 0:
-            raise FairleadError("latency and overhead are zero or more, the bandwidth is positive")
+            raise FairleadError("latency and overhead must be at least 0, and bandwidth positive")
 
     def message(self, size: float) -> float:
-        """Seconds until a message has arrived."""
+        """Seconds until a message arrives."""
         return self.overhead + self.latency + size / self.bandwidth
 
     def all_reduce(self, size: float, ranks: int) -> float:
@@ -60,10 +59,10 @@ def round_cost(
     exchanges: int = 1,
     item: int = 4,
 ) -> RoundCost:
-    """A round's time on `ranks` ranks.
+    """The time of a round on `ranks` ranks.
 
     client_seconds: one client's local work on one rank (a round of one process over its clients).
-    dim: parameters; vectors: how many such vectors a client sends in a round, over all exchanges.
+    dim: parameters; vectors: how many such vectors a client sends per round, over all exchanges.
 
     >>> lan = Network(latency=1e-4, bandwidth=1.25e9)
     >>> cost = round_cost(lan, ranks=8, cohort=80, client_seconds=0.02, dim=1_000_000)
@@ -71,7 +70,7 @@ def round_cost(
     (0.2, 0.0079)
     """
     if min(ranks, cohort, dim, vectors, exchanges) < 1:
-        raise FairleadError("ranks, cohort, dim, vectors and exchanges are at least 1")
+        raise FairleadError("ranks, cohort, dim, vectors and exchanges must all be at least 1")
     work = math.ceil(cohort / ranks) * client_seconds
     if ranks == 1:
         return RoundCost(work, 0.0, 0.0)

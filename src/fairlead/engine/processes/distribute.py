@@ -32,7 +32,7 @@ from fairlead.task.evaluation import Spread
 from fairlead.task.task import Task
 
 MOVED = 64 << 20
-"""Bytes of rows on their way at a time, when all are brought together."""
+"""Bytes of rows in transit at a time, when all are collected."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Distributed(Simulate):
     (On one machine without GPUs, `train(workers=…)` starts them itself.)
 
     data: "replicate" (every rank can run every client), "shard" (a rank holds the data of its own
-        clients, and runs only these), or "auto" to shard what no device can hold.
-    sums: "exact", or "bfloat16" to send sums in half the bytes.
+        clients, and runs only these), or "auto" to shard data that do not fit on a device.
+    sums: "exact", or "bfloat16" to halve the bytes of sums.
     timeout: seconds after which a rank that does not answer counts as lost.
-    backend: of torch.distributed; NCCL on GPUs and gloo elsewhere by default.
-    ranks: the processes, where they are not torch.distributed's.
+    backend: of torch.distributed; by default NCCL on GPUs and gloo elsewhere.
+    ranks: the processes, if they are not torch.distributed's.
     """
 
     data: Literal["auto", "replicate", "shard"] = "auto"
@@ -61,9 +61,7 @@ class Distributed(Simulate):
         if self.sums not in ("exact", "bfloat16"):
             raise unknown("kind of sums", self.sums, ["exact", "bfloat16"])
         if not self.timeout > 0:
-            raise FairleadError(
-                f"timeout is {self.timeout}: it must be a positive number of seconds"
-            )
+            raise FairleadError(f"timeout is {self.timeout}: must be a positive number of seconds")
 
     def open(
         self,
@@ -101,21 +99,19 @@ class Distributed(Simulate):
         here.begin()
         if session.execution is None:
             problem = here.problem
-            why = unstackable(
-                session.task, whole
-            )  # of the whole cohort, also where a share would do
+            why = unstackable(session.task, whole)  # of the whole cohort, not only this share
             if problem.mode == "auto" and why:
                 found = autotune.chosen(replace(problem, mode="loop"))
                 found = replace(found, why=f"loop: {why}")
             else:
-                found = autotune.chosen(problem)  # all measure at once, as they will run
-            told = group.tell(found.saved() if group.first else None)
-            session.use(Execution.read(told))
+                found = autotune.chosen(problem)  # all ranks measure at once, as they will run
+            shared = group.tell(found.saved() if group.first else None)
+            session.use(Execution.read(shared))
         session.executor = Shared(session, group, here.executor(), self.sums == "bfloat16")
 
 
 class RankGroup(Group):
-    """The ranks of a run, and which of them has which client's rows."""
+    """The ranks of a run, and which rank has which client's rows."""
 
     def __init__(self, ranks: Ranks, task: Task, sharded: bool) -> None:
         self.ranks, self.sharded = ranks, sharded
@@ -127,8 +123,8 @@ class RankGroup(Group):
         if sharded:
             if ranks.size > task.clients or task.flip is not None:
                 raise FairleadError(
-                    "data can be spread over at most as many ranks as there are clients, and not for "
-                    'saddle tasks: use fl.Distributed(data="replicate")'
+                    "data cannot be sharded over more ranks than clients, or for saddle tasks: use "
+                    'fl.Distributed(data="replicate")'
                 )
             self.owner = balanced(task.sizes.astype(float), self.owner, ranks.size)
             mine = self.owner == ranks.rank
@@ -155,8 +151,7 @@ class RankGroup(Group):
             self.owner[ids] = share
 
     def bring_home(self, stores: list[ClientStore[Any]]) -> None:
-        """Move all rows to the first rank, when the others are about to end. Whose clients they are is
-        still known, for a run that goes on from this one."""
+        """Move all rows to rank 0 before the others end; owners are kept for a run that resumes this one."""
         for store in stores:
             for part in _parts(store, np.flatnonzero(self.held)):
                 move_rows(self.ranks, [store], part, self.owner[part], np.zeros_like(part))
@@ -176,8 +171,8 @@ class RankGroup(Group):
         most, least = self.ranks.most([digest, -digest])
         if most != -least:
             raise FairleadError(
-                "the processes of this run have different models: a method must compute the same on all of "
-                "them, so draw random numbers with cohort.noise and client.noise"
+                "the processes of this run have different models: a method must compute the same in all of "
+                "them, so draw random numbers only with cohort.noise and client.noise"
             )
 
     def tell(self, value: Any) -> Any:
@@ -214,7 +209,7 @@ class RankGroup(Group):
 
 
 class Shared(Executor):
-    """Another executor for this rank's share of the clients; answers are summed over ranks."""
+    """Runs this rank's share of the clients with another executor and sums the answers over ranks."""
 
     def __init__(
         self, session: Session, group: RankGroup, executor: Executor, half_sums: bool
@@ -238,7 +233,7 @@ class Shared(Executor):
         return self._summed(replace(mine, count=count, up=up, up_later=later))
 
     def _places(self, request: Request) -> Ids:
-        """The positions of the clients that this rank runs; their rows are brought here first."""
+        """The positions of the clients that this rank runs, after moving their rows here."""
         round, ids, places = self._here
         if ids is not request.clients or round != request.round:
             session, ids = self.session, request.clients
@@ -251,8 +246,7 @@ class Shared(Executor):
         return places
 
     def _blank(self, request: Request) -> Answer:
-        """What a rank without clients adds: zeros in the shapes that others have. They are found once, by
-        executing the program for a client whose answer is not used."""
+        """The zeros that a rank without clients adds, shaped like a discarded answer of one client."""
         shapes = [getattr(v, "shape", ()) for v in request.broadcast.values()]
         key = (request.program, request.exchange, tuple(shapes), len(request.measures))
         if key not in self._like:
@@ -276,7 +270,7 @@ class Shared(Executor):
         )
 
     def _summed(self, mine: Answer) -> Answer:
-        """The sums over all ranks, by one all-reduce."""
+        """The sums over all ranks, in one all-reduce."""
         parts = {("sum", name): t for name, t in mine.sums.items()}
         if mine.buffers is not None:
             parts["buffers", ""] = mine.buffers
@@ -307,14 +301,14 @@ class Shared(Executor):
 
 
 def _parts(store: ClientStore[Any], ids: Ids) -> list[Ids]:
-    """Clients, some at a time, whose rows are not too many bytes together."""
+    """Clients in parts whose rows have at most `MOVED` bytes."""
     size = max(1, sum(t.nbytes for t in store.start.tensors().values()))
     step = max(1, MOVED // size)
     return [ids[k : k + step] for k in range(0, len(ids), step)]
 
 
 def _shards(setting: Distributed, ranks: Ranks, task: Task) -> bool:
-    """Whether each rank is to hold the data of its own clients only."""
+    """Whether each rank holds only the data of its own clients."""
     if setting.data != "auto" or ranks.size == 1:
         return setting.data == "shard" and ranks.size > 1
     wants = task.keep == "auto" and task.device.type == "cuda" and task.store != task.device

@@ -1,4 +1,4 @@
-"""Forks of a process that has threads: at a quiet moment, and of use only if operators work in them."""
+"""Forking a process that has threads: wait until they are idle, then check that operators work."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import torch
 from fairlead.errors import FairleadError
 
 REST = 1.0
-"""Seconds for which a fork waits until other threads rest."""
+"""Seconds to wait for other threads to become idle before a fork."""
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """No signal comes between a fork and what the new process does about signals."""
+    """Block signals between a fork and the new process's own signal handling."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():
-            # of threads at a fork: those of torch stay behind, and workers do not ask for them
+            # about threads at a fork: torch's threads are not copied, and workers do not use them
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:
@@ -42,7 +42,7 @@ def forked(*open_ones: socket.socket) -> int:
 
 
 def ignore_signals() -> None:
-    """A terminal's Ctrl-C and a scheduler's SIGTERM come to all; the first process acts on them."""
+    """Ctrl-C and a scheduler's SIGTERM reach all processes; only the first one acts on them."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)) or number == signal.SIGTERM:
@@ -50,8 +50,8 @@ def ignore_signals() -> None:
 
 
 def rest() -> None:
-    """Wait until no other thread of this process computes: a fork would for ever find locked what it has
-    locked. (A thread that has been joined may still be giving memory back to MKL.)"""
+    """Wait until no other thread is running: a fork would inherit its locks and never get them. (A joined
+    thread may still be returning memory to MKL.)"""
     until = time.monotonic() + REST
     while time.monotonic() < until and any(map(_computes, os.listdir("/proc/self/task"))):
         time.sleep(1e-3)
@@ -68,7 +68,7 @@ def _computes(thread: str) -> bool:
 
 
 def check_operators() -> None:
-    """Multiply, convolve and differentiate: where a fork finds something locked, it gets stuck here."""
+    """Multiply, convolve and differentiate: a fork that inherited a lock gets stuck here."""
     try:
         with torch.enable_grad():
             for dtype in (torch.float32, torch.float64):
@@ -79,6 +79,6 @@ def check_operators() -> None:
             torch.autograd.grad(torch.nn.functional.conv2d(image, kernel).sum(), image)
     except RuntimeError as error:
         raise FairleadError(
-            "this process computed gradients where a GPU is, and torch computes none in its forks then: "
-            "train with workers first, or hide the GPU (CUDA_VISIBLE_DEVICES=)"
+            "this process sees a GPU and has computed gradients, after which torch cannot compute them in "
+            "forks: train with workers first, or hide the GPU (CUDA_VISIBLE_DEVICES=)"
         ) from error

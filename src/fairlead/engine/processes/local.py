@@ -1,8 +1,8 @@
 """Worker processes that fairlead starts itself: forks of the calling process, which share its data.
 
-The calling process is rank 0, the only one that writes, speaks and is interrupted. Workers run the same
-program and end inside it. A socket to each of them carries small numbers, and its end tells that the
-process behind it died; vectors are summed in memory that all processes share.
+The calling process is rank 0, the only one that writes, prints and handles signals. Workers run the same
+program and exit inside it. A socket to each worker carries small numbers and closes if the worker dies;
+vectors are summed in shared memory.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from fairlead.engine.simulate import Simulate
 from fairlead.errors import FairleadError
 
 SLOT = 2 << 20
-"""Bytes that a process lays open at a time: few enough to stay in a cache."""
+"""Bytes that a process shares at a time: few enough to stay in cache."""
 SMALL = 16 << 10
-"""Bytes up to which a sum goes by the sockets."""
+"""The largest sum in bytes that goes through the sockets."""
 START, TRIES = 20.0, 3
-"""Seconds within which a worker must be there, and how often workers are started."""
+"""Seconds within which a worker must answer, and how often to try."""
 HEAD = struct.Struct("<cQ")
 FAILED = b"!"
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -55,20 +55,20 @@ _RUNNING: list[LocalProcesses] = []
 
 
 def hindrance(device: torch.device) -> str:
-    """Why a run on a device cannot have workers of its own, or an empty string."""
+    """Why a run on a device cannot have workers, or an empty string."""
     if device.type != "cpu":
         return f"the task is on {device}, and workers are for CPUs"
     if launched() or _RUNNING:
-        return "this process is one of several already"
+        return "this process is already one of several"
     if sys.platform != "linux":
-        return "workers are forks of a process that has threads, for which fairlead needs Linux"
+        return "workers are forks of a process with threads, which requires Linux"
     if threading.current_thread() is not threading.main_thread():
         return "only the main thread of a process can start workers"
     return ""
 
 
 class _Stuck(Lost):
-    """A worker that never came to be."""
+    """A worker that did not start."""
 
 
 @dataclasses.dataclass
@@ -79,20 +79,20 @@ class _Worker:
 
 
 class LocalProcesses(Ranks):
-    """This process and its workers, `size` processes in all, for as long as its block lasts.
+    """This process and its workers, `size` processes in total, for the duration of a `with` block.
 
-    optional: go on as one process where workers cannot be started; `hindered` then says why.
+    optional: continue as one process if workers cannot be started; `hindered` then says why.
     """
 
     def __init__(self, size: int, optional: bool = False) -> None:
         self.size, self.optional, self.hindered = size, optional, ""
-        self.threads = torch.get_num_threads()  # before and after
+        self.threads = torch.get_num_threads()  # to restore at the end
         self._workers: list[_Worker] = []
         self._first: socket.socket | None = None
         self._slots: Tensor | None = None
         self._kept: list[Any] = []
 
-    # -- beginning and end ----------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------
 
     def __enter__(self) -> LocalProcesses:
         if self.size == 1:
@@ -113,8 +113,8 @@ class LocalProcesses(Ranks):
         return self
 
     def _start(self) -> None:
-        """Returns in all processes, when all of them are there."""
-        torch.set_num_threads(1)  # a fork has no other threads, and must not wait for them
+        """Start the workers; returns in every process once all are running."""
+        torch.set_num_threads(1)  # a fork has no other threads and must not wait for any
         shared = mmap.mmap(-1, (self.size + 1) * SLOT)
         self._slots = torch.frombuffer(shared, dtype=torch.uint8).view(self.size + 1, SLOT)
         for left in reversed(range(TRIES)):
@@ -154,7 +154,7 @@ class LocalProcesses(Ranks):
         self._end()
 
     def disband(self) -> None:
-        """Send the workers home; this process goes on alone."""
+        """End the workers; this process continues alone."""
         if self.rank:
             self._leave(None)
         self._end()
@@ -163,7 +163,7 @@ class LocalProcesses(Ranks):
     def _become(
         self, rank: int, parent: int, mine: socket.socket, others: Sequence[socket.socket]
     ) -> None:
-        """In a fork: be a worker, silent, and dead when the first process is."""
+        """In a fork: become a silent worker that dies with the first process."""
         try:
             self.rank, self._first, self._workers = rank, mine, []
             for other in others:
@@ -171,9 +171,9 @@ class LocalProcesses(Ranks):
             ctypes.CDLL(None).prctl(DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
             if os.getppid() != parent:
                 os._exit(1)
-            gc.freeze()  # what the first process left to be collected, it finishes itself
+            gc.freeze()  # the first process collects its own garbage
             ignore_signals()
-            self._kept += [sys.stdout, sys.stderr]  # closing them would write them out
+            self._kept += [sys.stdout, sys.stderr]  # closing them would flush them
             silent = os.open(os.devnull, os.O_RDWR)
             for place in range(3):
                 os.dup2(silent, place)
@@ -185,7 +185,7 @@ class LocalProcesses(Ranks):
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """End a worker where it is: nothing that the first process opened is closed or written out."""
+        """Exit a worker at once, without closing or flushing what the first process opened."""
         try:
             if error is not None and self._first is not None:
                 trace = "".join(traceback.format_exception(error))
@@ -197,7 +197,7 @@ class LocalProcesses(Ranks):
             os._exit(0 if error is None else 1)
 
     def _end(self) -> None:
-        """In the first process: no worker outlives this."""
+        """In the first process: end all workers."""
         self._dismiss()
         self._slots = None
         if self in _RUNNING:
@@ -208,7 +208,7 @@ class LocalProcesses(Ranks):
         for worker in self._workers:
             worker.socket.close()
             with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.process, signal.SIGKILL)  # its work is done, or of no use
+                os.kill(worker.process, signal.SIGKILL)  # its work is done or no longer needed
         for worker in self._workers:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(worker.process, 0)
@@ -217,19 +217,19 @@ class LocalProcesses(Ranks):
     # -- the run --------------------------------------------------------------------------------
 
     def engine(self, setting: Simulate) -> Simulate:
-        """How to run with these processes what is to be run in a certain way."""
+        """The engine for these processes with the given settings."""
         if self.size == 1:
             return setting
         fields = {f.name: getattr(setting, f.name) for f in dataclasses.fields(setting)}
         return Distributed(**{**fields, "ranks": self})
 
     def collect(self, session: Session) -> None:
-        """The last thing that workers do: give their clients' rows to the first process."""
+        """Move the workers' rows to the first process, at the end of the run."""
         if self.size > 1 and isinstance(session.group, RankGroup):
             session.group.bring_home(session.stores())
             self.wait()
 
-    # -- what processes do together -------------------------------------------------------------
+    # -- collective operations ------------------------------------------------------------------
 
     def sum_(self, t: Tensor) -> Tensor:
         flat = t.view(-1)
@@ -243,7 +243,7 @@ class LocalProcesses(Ranks):
         return t
 
     def _sum(self, part: Tensor) -> None:
-        """Each process sums a piece of everyone's vectors, in the order of ranks."""
+        """Each process sums one piece of all vectors, in rank order."""
         *given, total = self._views(part.dtype, len(part))
         given[self.rank].copy_(part)
         self.wait()
@@ -280,7 +280,7 @@ class LocalProcesses(Ranks):
     def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
         sizes = np.array([give[r].nbytes if r in give else 0 for r in range(self.size)], np.int64)
         rows = [np.frombuffer(data, np.int64) for data in self.gather(sizes.tobytes())]
-        ends = np.cumsum(rows, 1)  # where in a process's stream those for each other one end
+        ends = np.cumsum(rows, 1)  # where the bytes for each receiver end in a sender's stream
         stream = [give[r].reshape(-1).view(torch.uint8) for r in sorted(give)]
         mine = torch.cat(stream) if stream else torch.zeros(0, dtype=torch.uint8)
         into = {r: t.view(-1).view(torch.uint8) for r, t in take.items()}
@@ -298,12 +298,12 @@ class LocalProcesses(Ranks):
             self.wait()
 
     def _views(self, dtype: torch.dtype, count: int) -> list[Tensor]:
-        """Everyone's shared memory as vectors, and that of the result."""
+        """The shared memory of each process, and of the result, as vectors."""
         assert self._slots is not None
         return [slot.view(dtype)[:count] for slot in self._slots]
 
     def _meet(self, kind: bytes, data: bytes, join: Callable[[list[bytes]], bytes]) -> bytes:
-        """What the first process makes of everyone's bytes. All meet for the same kind of thing."""
+        """The bytes of all processes, joined by the first one; all must call it with the same kind."""
         if self.size == 1:
             return join([data])
         if self._first is not None:
@@ -311,12 +311,12 @@ class LocalProcesses(Ranks):
                 _send(self._first, kind, data)
                 return _receive(self._first)[1]
             except (OSError, EOFError):
-                os._exit(1)  # the first process is gone, and with it the run
+                os._exit(1)  # the first process has ended, and so has the run
         if not self._workers:
             raise FairleadError("the workers of this run have ended")
         answer = join([data, *(self._hear(worker, kind) for worker in self._workers)])
         for worker in self._workers:
-            with contextlib.suppress(OSError):  # if it died, the next meeting tells
+            with contextlib.suppress(OSError):  # if it died, the next call notices
                 _send(worker.socket, kind, answer)
         return answer
 
@@ -324,18 +324,20 @@ class LocalProcesses(Ranks):
         try:
             found, data = _receive(worker.socket)
         except TimeoutError as error:
-            raise _Stuck(f"one does not answer {START:.0f} seconds after its start") from error
+            raise _Stuck(
+                f"a worker did not answer within {START:.0f} seconds of its start"
+            ) from error
         except (OSError, EOFError) as error:
             raise Lost(self._obituary(worker)) from error
         if found == FAILED:
             said, trace = json.loads(data)
             error = FairleadError(f"process {worker.rank} of the run's {self.size} failed: {said}")
-            error.add_note(f"there:\n{trace}")
+            error.add_note(f"in that process:\n{trace}")
             raise error
         if found != kind:
             raise FairleadError(
-                f"process {worker.rank} of the run's {self.size} went another way than this one: a method "
-                "must do the same on all of them; train with one process"
+                f"process {worker.rank} of the run's {self.size} is out of step with this one: a method "
+                "must do the same in all of them; train with one process"
             )
         return data
 
@@ -345,10 +347,10 @@ class LocalProcesses(Ranks):
             code = os.waitstatus_to_exitcode(os.waitpid(worker.process, 0)[1])
             self._workers.remove(worker)
             worker.socket.close()
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "ended"
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "ended"
         return (
-            f"process {worker.rank} of the run's {self.size} {how}, so the run cannot go on; a run with "
-            "checkpoints goes on from the last one (resume)"
+            f"process {worker.rank} of the run's {self.size} {how}, so the run cannot continue; a run with "
+            "checkpoints can be resumed from the last one"
         )
 
 
@@ -375,7 +377,7 @@ def _send(to: socket.socket, kind: bytes, data: bytes) -> None:
 
 
 def _receive(source: socket.socket) -> tuple[bytes, bytes]:
-    """One message; there is never more than one on its way."""
+    """One message; there is never more than one in transit."""
     found = bytearray()
     while len(found) < HEAD.size or len(found) < HEAD.size + HEAD.unpack_from(found)[1]:
         some = source.recv(1 << 16)

@@ -1,4 +1,4 @@
-"""The processes of a run: what they sum, agree on and hand to each other."""
+"""The processes of a run: sums, agreement and transfers between them."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from fairlead.errors import FairleadError
 
 
 def launched() -> bool:
-    """Whether this process is one of several, started by torchrun or its like."""
+    """Whether this process is one of several, started by torchrun or similar."""
     return int(os.environ.get("WORLD_SIZE", "0")) > 0 or dist.is_initialized()
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks, as far as its environment tells."""
+    """Whether this is rank 0, according to the environment."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def local_device(device: str) -> str:
-    """This process's own card, where several processes share a machine's."""
+    """This process's own GPU, if several processes share a machine."""
     return (
         f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and launched() else device
     )
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process again after one of its like had ended."""
+    """Whether torchrun restarted this process after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 class Lost(FairleadError):
-    """Another process of the run does not answer any more."""
+    """Another process of the run no longer answers."""
 
 
 class Ranks(ABC):
-    """This process among its like, and what they do together."""
+    """This process as one of several, and their collective operations."""
 
     rank = 0
     size = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and tells."""
+        """Whether this is the process that writes and reports."""
         return self.rank == 0
 
     @abstractmethod
@@ -75,28 +75,28 @@ class Ranks(ABC):
 
     @abstractmethod
     def tell(self, value: Any) -> Any:
-        """What the first process gives, as JSON takes it."""
+        """The value given by the first process; must be JSON."""
 
     @abstractmethod
     def gather(self, data: bytes) -> list[bytes]:
-        """Equally long bytes from everyone."""
+        """Bytes of equal length from every process."""
 
     @abstractmethod
     def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
-        """Send tensors to some processes and receive others, in place, from some. All processes call
-        it, whether they have something to send or not."""
+        """Send tensors to some processes and receive others in place. All processes must call it, even
+        with nothing to send."""
 
     def wait(self) -> None:
-        """Until everyone is here."""
+        """Wait until all processes get here."""
         self.most([0])
 
 
 class TorchRanks(Ranks):
-    """Processes that torchrun or its like started, which talk by `torch.distributed`. A process of its own
-    is one of one, and asks nobody.
+    """Processes started by torchrun or similar, which communicate through `torch.distributed`; a process
+    started alone is one of one.
 
-    What is summed lies on the run's device. What is agreed on are a few numbers on the host, which go
-    by a group of their own where the device is a GPU, so that no round waits for it.
+    Sums are on the run's device. Agreement is about a few numbers on the host, which have a separate
+    group if the device is a GPU, so that no round waits for it.
     """
 
     def __init__(self, device: torch.device, backend: str | None, timeout: float) -> None:
@@ -171,11 +171,11 @@ def _connect(backend: str, timeout: float) -> None:
     if dist.is_initialized():
         return
     limit = timedelta(seconds=timeout)
-    # takes the group that is there as a default argument when it is first imported: now there is none
+    # its first import binds the existing group as a default argument, so import it before there is one
     importlib.import_module("torch.distributed.nn")
     try:
         store, rank, size = next(rendezvous("env://", timeout=limit))
-        # processes that were started again must not find the addresses of those before them
+        # restarted processes must not find the addresses of their predecessors
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         own = PrefixStore(f"fairlead-{attempt}", store)
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
@@ -194,8 +194,7 @@ def _control() -> Any:
 
 
 def _leave() -> None:
-    """End the threads of the groups while Python is there: one that lets go of a tensor after its end
-    takes the process down with it."""
+    """End the groups' threads before Python exits: one that frees a tensor later crashes the process."""
     _CONTROL.clear()
     if dist.is_initialized():
         with contextlib.suppress(RuntimeError):
@@ -209,11 +208,11 @@ def _answering(ranks: TorchRanks) -> Iterator[None]:
     except RuntimeError as error:
         raise Lost(
             f"rank {ranks.rank} of {ranks.size} lost the others: one of them ended or does not answer "
-            f"({_line(error)}); with torchrun --max-restarts the run goes on from its last checkpoint"
+            f"({_line(error)}); with torchrun --max-restarts the run resumes from its last checkpoint"
         ) from error
 
 
 def _line(error: Exception) -> str:
-    """The first sentence of an error of torch's, without the place in its source."""
+    """The first sentence of a torch error, without the source location."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"\[/[^\]]*\] ?", "", first).partition(". This is")[0]

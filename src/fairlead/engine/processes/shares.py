@@ -1,4 +1,4 @@
-"""Who runs which clients: shares of a cohort of about equal cost, and rows that move with them."""
+"""Which rank runs which clients: shares of about equal cost, and rows that move with them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Ints = NDArray[np.int64]
 
 
 def balanced(cost: NDArray[np.float64], owner: Ints, ranks: int) -> Ints:
-    """The rank of every client: the costliest first, each with its owner while that one has room, else
-    with whoever has least to do. A function of its arguments alone, so all ranks find the same.
+    """The rank of every client: the costliest first, each on its owner if that has room, otherwise on the
+    least loaded rank. Deterministic, so all ranks find the same.
 
     >>> balanced(np.array([4.0, 1.0, 1.0, 2.0]), np.array([0, 0, 0, 0]), 2)
     array([0, 1, 1, 1])
@@ -36,7 +36,7 @@ def balanced(cost: NDArray[np.float64], owner: Ints, ranks: int) -> Ints:
 def move_rows(
     ranks: Ranks, stores: Iterable[ClientStore], ids: Ints, source: Ints, target: Ints
 ) -> None:
-    """Hand rows of clients from the ranks that have them to those that will run them."""
+    """Move rows of clients from the ranks that have them to those that will run them."""
     me = ranks.rank
     for store in stores:
         leaving = {
@@ -54,7 +54,7 @@ def move_rows(
 
 
 def _packed(store: ClientStore, ids: Ints) -> Tensor:
-    """The rows' bytes, one row a client: fields of any type travel together."""
+    """The rows as bytes, one row per client, with all fields together."""
     rows = store.read(ids).tensors()
     parts = [rows[name].contiguous().reshape(len(ids), -1).view(torch.uint8) for name in rows]
     return torch.cat(parts, 1)

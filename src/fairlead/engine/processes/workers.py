@@ -1,4 +1,4 @@
-"""How many processes a run gets on a CPU: as many as asked for, or as many as are fastest.
+"""How many processes a run uses on a CPU: the requested number, or the fastest.
 
 One process with all threads is timed against one process per core with one thread each, over a few local
 steps and the sum that ends a round, on the task's own shapes; a tie goes to one process.
@@ -28,13 +28,13 @@ from fairlead.errors import FairleadError
 Workers: TypeAlias = int | Literal["auto"] | None
 MARGIN = 0.95
 FEW = 4
-"""Local steps that are timed."""
+"""Local steps to time."""
 ONE, MANY = "one process", "processes"
 
 
 @dataclass
 class Workforce:
-    """How many processes, and why; `measure` while that is open."""
+    """How many processes, and why; `measure` if that is still undecided."""
 
     count: int = 1
     why: str = ""
@@ -42,12 +42,12 @@ class Workforce:
     optional: bool = False
 
     def start(self) -> LocalProcesses:
-        """The processes, for a block of a program."""
+        """The processes, for a `with` block."""
         return LocalProcesses(self.count, self.optional)
 
     def settle(self, processes: LocalProcesses) -> str:
-        """In all processes: measure where that is open, and end workers that are of no use. Returns why
-        there are so many."""
+        """In all processes: measure if undecided, and end workers that do not help. Returns why this many
+        are used."""
         if processes.hindered:
             return f"{ONE}: {processes.hindered}"
         if self.measure is None or processes.size == 1:
@@ -64,19 +64,21 @@ def workforce(
     measurement: Callable[[], Measurement],
     before: int | None,
 ) -> Workforce:
-    """The processes of a run; `before` is how many it had, where it goes on from an earlier part."""
+    """The processes of a run; `before` is how many it had, if it is resumed."""
     if workers is None:
         return Workforce()
     if workers != "auto" and (
         not isinstance(workers, int) or isinstance(workers, bool) or workers < 1
     ):
-        raise FairleadError(f'workers is {workers!r}: give a number of processes, "auto" or None')
+        raise FairleadError(
+            f'workers is {workers!r}: must be a number of processes, "auto" or None'
+        )
     if workers == 1:
         return Workforce()
     why = hindrance(device)
     if workers != "auto":
         if why:
-            raise FairleadError(f"there cannot be {workers} workers: {why}")
+            raise FairleadError(f"workers is {workers}, but there can be only one process: {why}")
         return Workforce(workers, f"{workers} processes, as asked for")
     if why:
         return Workforce(1, f"{ONE}: {why}")
@@ -108,19 +110,19 @@ def _verdict(seconds: dict[str, float], count: int) -> tuple[int, str]:
 
 
 class Measurement:
-    """A round by one process and by several, of a run's own task and local work."""
+    """Times a round in one process and in several, with a run's own task and local work."""
 
     def __init__(self, setting: Simulate, like: Session, ids: Ids, rounds: int) -> None:
         self.setting, self.session, self.ids, self.rounds, self.key = setting, like, ids, rounds, ""
         self.draw = like.draw(0, ids)
 
     def settle_on(self, count: int) -> None:
-        """Compare one process, as it is now, with so many."""
+        """Compare one process with `count` processes."""
         one = key_of(self.session, tuple(self.draw.index.shape), self.setting.mode)
         self.key = f"{one}-{count}"
 
     def settled(self, processes: LocalProcesses) -> tuple[int, str]:
-        """In all processes: how many are fastest, and the figures."""
+        """In all processes: how many are fastest, and the timings."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             found = processes.tell(self.seconds(processes))
         if processes.first:
@@ -128,14 +130,14 @@ class Measurement:
         return _verdict(found, processes.size)
 
     def _trial(self, ids: Ids) -> Trial:
-        """The fastest way for one process to run these clients."""
+        """A trial of these clients in one process, in its fastest form."""
         how = chosen(Preparation(self.setting, self.session, ids, self.rounds).problem)
         return Trial(self.session, how.form, how.mode, how.room)
 
     def seconds(self, processes: LocalProcesses) -> dict[str, float]:
-        """Seconds per round, by ways that take turns so that a busy moment hits none alone."""
+        """Seconds per round, alternating so that a busy moment affects both."""
         threads, one, session = processes.threads, None, self.session
-        if processes.first:  # the others wait meanwhile
+        if processes.first:  # while the others wait
             torch.set_num_threads(threads)
             one = self._trial(self.ids)
             torch.set_num_threads(1)
@@ -164,7 +166,7 @@ class Measurement:
             took["together"] = time.perf_counter() - start
             processes.sum_(vector)
             took["sum"] = time.perf_counter() - start - took["together"]
-            if turn:  # the first one warms up
+            if turn:  # the first turn is a warm-up
                 best = {name: min(best[name], took.get(name, math.inf)) for name in best}
             if processes.tell(turn > 1 and time.perf_counter() - begin > 3.0):
                 break

@@ -1,4 +1,4 @@
-"""Rows away from the device: brought before they are needed, written back while others are computed."""
+"""Rows stored off the device: prefetched before use, written back while others compute."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from fairlead.errors import FairleadError
 Rows = dict[str, Tensor]
 
 WAITING = 1 << 28
-"""Bytes of rows that may wait to be written; at least two writes may."""
+"""Bytes of rows that may wait to be written; at least two writes always may."""
 
 
 class Courier:
-    """Moves rows to a device and back: copies on streams of their own, and one thread that does what it
-    is asked in that order."""
+    """Moves rows to a device and back, with copies on separate streams and one thread that works in order."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.pins = device, device.type == "cuda"
@@ -34,7 +33,7 @@ class Courier:
             self._in, self._out = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
-        """Have something done after all that was asked before."""
+        """Queue work for the thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "fairlead-memories")
             if self.pins:
@@ -42,12 +41,12 @@ class Courier:
         return self._pool.submit(work, *given)
 
     def now(self, work: Callable[..., Any], *given: Any) -> Any:
-        """The same, and wait for it."""
+        """Queue work and wait for it."""
         self.heed()
         return work(*given) if self._pool is None else self.submit(work, *given).result()
 
     def write(self, work: Callable[..., None], rows: Rows, *given: Any) -> None:
-        """Have rows written, and wait only where too many of them do."""
+        """Queue rows to be written, and wait only if too many are pending."""
         size = sum(t.numel() * t.element_size() for t in rows.values())
         self._writes.append((self.submit(work, rows, *given), size))
         self.heed()
@@ -55,12 +54,12 @@ class Courier:
             self._writes.popleft()[0].result()
 
     def heed(self) -> None:
-        """Raise what went wrong in the thread."""
+        """Raise errors from the thread."""
         while self._writes and self._writes[0][0].done():
             self._writes.popleft()[0].result()
 
     def rest(self) -> None:
-        """Finish everything, and let the thread go."""
+        """Finish all work and end the thread."""
         try:
             while self._writes:
                 self._writes.popleft()[0].result()
@@ -70,11 +69,11 @@ class Courier:
                 self._pool = None
 
     def room(self, count: int, like: Tensor) -> Tensor:
-        """Space for rows on the host, from which the device can copy by itself."""
+        """Space for rows on the host, pinned if the device is a GPU."""
         return torch.empty((count, *like.shape), dtype=like.dtype, pin_memory=self.pins)
 
     def sent_up(self, rows: Rows) -> tuple[Rows, Any]:
-        """Rows on their way to the device, and the event at which they are there."""
+        """Start copying rows to the device; returns them and the event of their arrival."""
         if not self.pins:
             return rows, None
         with torch.cuda.device(self.device), torch.cuda.stream(self._in):
@@ -84,7 +83,7 @@ class Courier:
         return up, there
 
     def arrived(self, rows: Rows, there: Any) -> Rows:
-        """Rows that the present stream may use."""
+        """Rows that the current stream may use."""
         if there is not None:
             stream = torch.cuda.current_stream(self.device)
             stream.wait_event(there)
@@ -93,7 +92,7 @@ class Courier:
         return rows
 
     def sent_down(self, rows: Rows) -> tuple[Rows, Any]:
-        """Rows on their way to the host, and the event at which they are there. They are nobody else's."""
+        """Start copying rows, which must not be shared, to the host; returns them and the event of their arrival."""
         if not self.pins or all(t.device.type == "cpu" for t in rows.values()):
             return rows, None
         down = {}
@@ -110,8 +109,7 @@ class Courier:
 
 
 class Batch:
-    """The rows of some clients on the device, or on their way there; what is written meanwhile is put
-    over them."""
+    """The rows of some clients on the device or in transit, updated by later writes."""
 
     def __init__(
         self, ids: Ids, kept: NDArray[np.bool_], start: Rows, come: Callable[[], Rows]
@@ -121,7 +119,7 @@ class Batch:
         self._later: list[tuple[Ids, Rows]] = []
 
     def places(self, ids: Ids) -> Ids:
-        """Where the rows of clients are; −1 for those it has not."""
+        """The positions of clients' rows; −1 for missing clients."""
         if not len(self.ids):
             return np.full(len(ids), -1)
         at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
@@ -129,7 +127,7 @@ class Batch:
 
     @property
     def rows(self) -> Rows:
-        """The rows, as soon as they are there."""
+        """The rows, once they have arrived."""
         if self._rows is None:
             parts = [(np.flatnonzero(self._kept), self._come())]
             self._rows = merged(self._start, len(self.ids), parts)
@@ -139,7 +137,7 @@ class Batch:
         return self._rows
 
     def put(self, places: Ids, rows: Rows) -> None:
-        """New rows in some places."""
+        """Replace the rows at these positions."""
         if self._rows is None:
             self._later.append((places, rows))
         else:
@@ -152,7 +150,7 @@ def _put(into: Rows, places: Ids, rows: Rows) -> None:
 
 
 def merged(start: Rows, count: int, parts: list[tuple[Ids, Rows]]) -> Rows:
-    """So many rows, which hold the start in all places that no part names."""
+    """`count` rows, with the starting values wherever no part has a row."""
     if len(parts) == 1 and len(parts[0][0]) == count > 0:
         return parts[0][1]
     found = {n: v.expand(count, *v.shape).clone(memory_format=_PLAIN) for n, v in start.items()}
@@ -163,9 +161,11 @@ def merged(start: Rows, count: int, parts: list[tuple[Ids, Rows]]) -> Rows:
 
 
 def _rows_like(v: Tensor, given: Tensor, count: int) -> Tensor:
-    """So many rows of a field, copied: whoever gave them may write over them."""
+    """`count` rows of a field, copied because the caller may overwrite them."""
     if given.dtype != v.dtype:
-        raise FairleadError(f"a memory is {given.dtype}, but it began as {v.dtype}: keep its type")
+        raise FairleadError(
+            f"a memory is {given.dtype}, but it started as {v.dtype}: keep its type"
+        )
     return given.detach().expand(count, *v.shape).clone(memory_format=_PLAIN)
 
 
@@ -173,16 +173,16 @@ _PLAIN = torch.contiguous_format
 
 
 class Far:
-    """All rows of a table, on shelves."""
+    """All rows of a table, stored off the device."""
 
     def __init__(self, start: Rows, shelf: Callable[[Tensor], Shelf]) -> None:
         self.start = start
         self.device = next(iter(start.values())).device
         self._shelves: Mapping[str, Shelf] = {name: shelf(v) for name, v in start.items()}
-        self._fresh = np.zeros(0, dtype=bool)  # rows that hold the start, and lie nowhere yet
+        self._fresh = np.zeros(0, dtype=bool)  # rows with starting values, not stored yet
         self._held: list[Batch] = []
         self._courier = Courier(self.device)
-        self._lock = threading.RLock()  # clients may run on several threads
+        self._lock = threading.RLock()  # may be used from several threads
         row = sum(v.numel() * v.element_size() for v in start.values())
         self._most = max(1, total_memory(self.device) // 16 // max(1, row))
 
@@ -192,7 +192,7 @@ class Far:
             return self._courier.now(lambda: sum(shelf.nbytes for shelf in self._shelves.values()))
 
     def begin(self, slots: Ids) -> None:
-        """Make rows that hold the start."""
+        """Create rows with the starting values."""
         with self._lock:
             needed = int(slots.max()) + 1
             if needed > len(self._fresh):
@@ -202,7 +202,7 @@ class Far:
             self._fresh[slots] = True
 
     def ahead(self, ids: Ids, slots: Ids) -> None:
-        """Have rows brought that will be read next; a slot of −1 is of a client without one."""
+        """Prefetch rows that will be read next; slot −1 means a client without a row."""
         with self._lock:
             self._courier.heed()
             ids, first = np.unique(ids[: self._most], return_index=True)
@@ -218,11 +218,11 @@ class Far:
             self._held = [*self._held[-1:], Batch(ids, kept, self.start, come)]
 
     def get(self, ids: Ids, slots: Ids) -> Rows:
-        """Rows on the device, copies."""
+        """Copies of rows, on the device."""
         with self._lock:
             self._courier.heed()
             parts: list[tuple[Ids, Rows]] = []
-            left = np.arange(len(ids))  # places that have no row yet
+            left = np.arange(len(ids))  # positions without a row so far
             for batch in self._held:
                 places = batch.places(ids[left])
                 here = places >= 0
@@ -241,12 +241,12 @@ class Far:
         return self.get(ids, slots)
 
     def bring(self, ids: Ids, slots: Ids, into: Rows) -> None:
-        """Rows, copied into tensors."""
+        """Copy rows into tensors."""
         for name, rows in self.get(ids, slots).items():
             into[name].copy_(rows)
 
     def put(self, ids: Ids, slots: Ids, rows: Rows) -> None:
-        """Keep rows; they are copied at once and written later."""
+        """Store rows; they are copied at once and written later."""
         if not len(ids):
             return
         with self._lock:
@@ -257,7 +257,7 @@ class Far:
             self._courier.write(self._store, down, slots.copy(), there)
 
     def _put_ahead(self, ids: Ids, rows: Rows) -> None:
-        """What was brought ahead, or is on its way, is to be as new."""
+        """Update prefetched rows."""
         for batch in self._held:
             places = batch.places(ids)
             here = np.flatnonzero(places >= 0)
@@ -265,7 +265,7 @@ class Far:
                 batch.put(places[here], _selected(rows, here))
 
     def drop(self, ids: Ids) -> None:
-        """Forget clients."""
+        """Delete clients' rows."""
         with self._lock:
             self._put_ahead(ids, merged(self.start, len(ids), []))
 
@@ -280,12 +280,12 @@ class Far:
             return merged({name: like}, len(slots), [(kept, found)])[name]
 
     def settle(self) -> None:
-        """Finish what is under way, and let go of what was brought ahead."""
+        """Finish pending work and release prefetched rows."""
         with self._lock:
             self._held = []
             self._courier.rest()
 
-    # -- what the thread does -------------------------------------------------------------------
+    # -- run by the thread ----------------------------------------------------------------------
 
     def _bring(self, slots: Ids) -> tuple[Rows, Any]:
         rows = {name: self._courier.room(len(slots), like) for name, like in self.start.items()}

@@ -1,4 +1,4 @@
-"""What clients send: uploads encoded message by message, with what compressors leave out kept for later."""
+"""What clients send: uploads encoded message by message, with compression residuals kept for later."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ U = TypeVar("U", bound=Upload)
 
 
 class Left(Memory):
-    """What the messages of one field have left out so far."""
+    """The residual of one field."""
 
     v: Tensor
 
 
 class Residuals:
-    """What compressors with error feedback left out so far, by field and client."""
+    """The residuals of compressors with error feedback, by field and client."""
 
     def __init__(self, keep: Keep) -> None:
         self.keep = keep
         self.stores: dict[str, ClientStore[Left]] = {}
 
     def read(self, name: str, ids: NDArray[np.int64], like: Tensor) -> Tensor:
-        """The residuals of a field of these clients; zero at first."""
+        """The residuals of a field for these clients; zero at first."""
         return self.of(name, like).read(ids).v
 
     def of(self, name: str, like: Tensor) -> ClientStore[Left]:
@@ -44,7 +44,7 @@ class Residuals:
         return self.stores[name]
 
     def write(self, ids: NDArray[np.int64], held: dict[str, Tensor]) -> None:
-        """Keep new residuals."""
+        """Store new residuals."""
         for name, v in held.items():
             self.of(name, v).write(ids, Left(v=v))
 
@@ -67,23 +67,23 @@ class Outbox:
         self.held: dict[str, Tensor] = {}
         """The new residuals."""
         self.sent: dict[str, tuple[Coded, Tensor]] = {}
-        """What was encoded, by field, and the decoded vectors."""
+        """The encoded and decoded vectors, by field."""
         self._messages = 0
 
     def residual(self, name: str, like: Tensor) -> Tensor:
-        """What earlier messages of a field left out."""
+        """The residual of a field."""
         return self.residuals.read(name, self.ids, like)
 
     def encode(self, upload: U, by: Compressor) -> U:
         """An upload with every vector (S, d) encoded and decoded; each call has its own noise."""
         if not isinstance(by, Compressor):
-            raise FairleadError(f"the compressor is {by!r}: give an object such as fl.QSGD(bits=2)")
+            raise FairleadError(f"the compressor is {by!r}: pass an object such as fl.QSGD(bits=2)")
         message = 1024 * self.exchange + self._messages
         self._messages += 1
         values: dict[str, Tensor] = {}
         for place, (name, v) in enumerate(upload.tensors().items()):
             v = v.expand(len(self.keys), -1) if v.dim() == 1 else v
-            if v.shape[-1] <= 1:  # a single number travels as it is
+            if v.shape[-1] <= 1:  # a single number is sent as it is
                 values[name] = v
                 continue
             keys = words(self.seed, Purpose.COMPRESS, self.round, self.keys, message, place)[:, :2]
@@ -101,7 +101,7 @@ class Outbox:
         return self.held[name] if name in self.held else self.residual(name, v)
 
     def _coded(self, name: str, v: Tensor) -> Coded | None:
-        """How a field of an upload was encoded, unless it is another vector than was encoded."""
+        """The code of a field of an upload; None if its vector was not encoded."""
         coded, value = self.sent.get(name, (None, None))
         return coded if value is not None and v.data_ptr() == value.data_ptr() else None
 

@@ -1,4 +1,4 @@
-"""Client states: one row a client in an (N, …) table whose rows exist once they are used."""
+"""Client states: one row per client in an (N, …) table whose rows are created on first use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ M = TypeVar("M", bound=Memory)
 WHOLE = slice(None)
 NOBODY = np.empty(0, np.int64), np.empty(0, np.int64)
 PART = 1 << 26
-"""Bytes of rows that are saved or taken back at a time."""
+"""Bytes of rows to save or load at a time."""
 
 
 class ClientStore(Generic[M]):
-    """The memories of N clients; a client that was never touched costs nothing.
+    """The memories of N clients; a client that was never written costs nothing.
 
-    tier: where the rows lie: on the device of the start, in the host's memory, or on its disk.
+    tier: where rows are stored: on the device of the starting values, in host memory, or on disk.
 
     >>> class Kept(Memory):
     ...     c: Tensor
@@ -48,14 +48,14 @@ class ClientStore(Generic[M]):
         self._slot = np.full(clients, -1, dtype=np.int64)
         self._written = np.zeros(clients, dtype=bool)
         self._used = 0
-        self._last = NOBODY  # whose rows were asked for, and where they are
+        self._last = NOBODY  # the last requested clients and their slots
         self._free: list[int] = []
         far = {"host": Host, "disk": Disk}.get(tier)
         self._rows: Near | Far = Near(fields, clients) if far is None else Far(fields, far)
 
     @property
     def touched(self) -> Ids:
-        """The clients whose state was ever written, in rising order."""
+        """The clients whose state was ever written, in ascending order."""
         return np.flatnonzero(self._written)
 
     @property
@@ -64,7 +64,7 @@ class ClientStore(Generic[M]):
         return self._rows.nbytes
 
     def _places(self, ids: Ids) -> Ids:
-        """Where the rows of these clients are; new ones are made and set to the start."""
+        """The slots of these clients; missing rows are created with the starting values."""
         if self._last[0] is ids:  # a round reads and writes the same rows
             return self._last[1]
         new = ids[self._slot[ids] < 0]
@@ -78,31 +78,31 @@ class ClientStore(Generic[M]):
         return self._last[1]
 
     def prefetch(self, ids: Ids) -> None:
-        """Start to bring the rows of clients that will be read next. It makes no rows, and what is
-        written before the reading counts."""
+        """Prefetch the rows of clients that will be read next. It creates no rows, and later writes are
+        still seen."""
         self._rows.ahead(ids, self._slot[ids])
 
     def read(self, ids: Ids) -> M:
-        """The states of these clients, as one record with a leading client axis. Reading makes no rows."""
+        """The states of these clients, as one record with a leading client axis. Reading creates no rows."""
         slots = self._last[1] if self._last[0] is ids else self._slot[ids]
         return self.start.filled(self._rows.get(ids, slots))
 
     def lend(self, ids: Ids) -> Rows:
-        """Tensors for `read_into` with the rows of these clients: the table's own where it holds just
-        these on the device, else copies."""
+        """Tensors for `read_into` with the rows of these clients: the table itself if it holds exactly
+        these on the device, otherwise copies."""
         return self._rows.lend(ids, self._places(ids))
 
     def read_into(self, ids: Ids, into: Rows) -> None:
-        """Put the rows of these clients into tensors, field by field."""
+        """Copy the rows of these clients into tensors, field by field."""
         self._rows.bring(ids, self._places(ids), into)
 
     def write(self, ids: Ids, memory: M) -> None:
-        """Keep new rows for these clients."""
+        """Store new rows for these clients."""
         self._rows.put(ids, self._places(ids), memory.tensors())
         self._written[ids] = True
 
     def pieces(self) -> dict[str, Pieces]:
-        """What `export` gives, to be read some rows at a time."""
+        """The result of `export`, to be read a few rows at a time."""
         ids = self.touched
         found = {"ids": Pieces.of(torch.from_numpy(ids))}
         if len(ids):
@@ -124,7 +124,7 @@ class ClientStore(Generic[M]):
         return {name: pieces.whole() for name, pieces in self.pieces().items()}
 
     def load(self, saved: dict[str, Tensor]) -> None:
-        """Take rows back that `export` gave."""
+        """Load rows returned by `export`."""
         ids, first = saved["ids"].numpy(), 0
         for part in self._cut(ids):
             span = slice(first, first := first + len(part))
@@ -132,12 +132,12 @@ class ClientStore(Generic[M]):
             self.write(part, self.start.filled(rows))
 
     def take(self, other: ClientStore[M]) -> None:
-        """Have the rows of another table."""
+        """Copy the rows of another table."""
         for part in self._cut(other.touched):
             self.write(part, other.read(part))
 
     def drop(self, ids: Ids) -> None:
-        """Forget the rows of these clients; others will use their places."""
+        """Delete the rows of these clients; their slots are reused."""
         held = ids[self._slot[ids] >= 0]
         self._rows.drop(held)
         self._free += self._slot[held].tolist()
@@ -146,11 +146,11 @@ class ClientStore(Generic[M]):
         self._last = NOBODY
 
     def one(self, client: int) -> M:
-        """One client's own vectors, copied."""
+        """A copy of one client's state."""
         return self.read(np.array([client])).map(lambda t: t[0])
 
     def settle(self) -> None:
-        """Finish what is under way, and let go of threads and of what was brought ahead."""
+        """Finish pending work, and release threads and prefetched rows."""
         self._rows.settle()
 
 
@@ -172,7 +172,7 @@ class Near:
         return sum(t.numel() * t.element_size() for t in self._table.values())
 
     def begin(self, slots: Ids) -> None:
-        """Make rows that hold the start."""
+        """Create rows with the starting values."""
         self._grow(int(slots.max()) + 1)
         follow = bool((np.diff(slots) == 1).all())
         for name, v in self.start.items():
@@ -190,13 +190,13 @@ class Near:
             larger = rows.new_empty((room, *rows.shape[1:]))
             larger[:held] = rows
             self._table[name] = larger
-        self._forget()  # what was the whole table is it no more
+        self._forget()  # slots that were the whole table no longer are
 
     def ahead(self, ids: Ids, slots: Ids) -> None:
-        """They are where they are needed."""
+        """Nothing to do: rows are already on the device."""
 
     def get(self, ids: Ids, slots: Ids) -> Rows:
-        """Rows, copied; the start where a slot is −1."""
+        """Copies of rows, with the starting values for slot −1."""
         if len(slots) and slots.min() < 0:
             there = np.flatnonzero(slots >= 0)
             known = self.get(ids[there], slots[there]) if len(there) else {}
@@ -207,11 +207,11 @@ class Near:
         return {name: t.index_select(0, index) for name, t in self._table.items()}
 
     def lend(self, ids: Ids, slots: Ids) -> Rows:
-        """The table, if these are all of its rows, or copies."""
+        """The table itself if these are all of its rows, otherwise copies."""
         return dict(self._table) if self._index(slots) is WHOLE else self.get(ids, slots)
 
     def bring(self, ids: Ids, slots: Ids, into: Rows) -> None:
-        """Rows, copied into tensors."""
+        """Copy rows into tensors."""
         index = self._index(slots)
         for name, t in self._table.items():
             if not isinstance(index, slice):
@@ -220,7 +220,7 @@ class Near:
                 into[name].copy_(t[index])
 
     def put(self, ids: Ids, slots: Ids, rows: Rows) -> None:
-        """Keep rows."""
+        """Store rows."""
         index = self._index(slots)
         for name, t in self._table.items():
             new = rows[name].to(self.device).expand(len(ids), *self.start[name].shape)
@@ -230,7 +230,7 @@ class Near:
                 t.index_copy_(0, index, new)
 
     def _index(self, slots: Ids) -> Tensor | slice:
-        if len(slots) == 1:  # needs nothing of the device
+        if len(slots) == 1:  # needs no device work
             return slice(int(slots[0]), int(slots[0]) + 1)
         known, there = self._last
         if known is not slots and not np.array_equal(known, slots):
@@ -243,21 +243,21 @@ class Near:
         return there
 
     def drop(self, ids: Ids) -> None:
-        """Others will use their places."""
+        """Nothing to do: slots are reused."""
 
     def host(self, slots: Ids, name: str) -> Tensor:
         """A field of rows, on the host."""
         return self._table[name][self._index(slots)].cpu()
 
     def settle(self) -> None:
-        """Nothing is under way."""
+        """Nothing to do."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Where the memories of a run's clients are to lie.
+    """Where to store the memories of a run's clients.
 
-    most: how many clients can come to have one. sharing: processes that share the machine's memory.
+    most: how many clients can take part. sharing: processes that share the machine's memory.
     """
 
     clients: int
@@ -268,11 +268,11 @@ class Keep:
 
     @property
     def count(self) -> int:
-        """How many rows there can be."""
+        """The largest possible number of rows."""
         return self.clients if self.most is None else min(self.most, self.clients)
 
     def store(self, start: M) -> ClientStore[M]:
-        """A table for memories that start so."""
+        """A table for memories with these starting values."""
         row = sum(v.numel() * v.element_size() for v in start.tensors().values())
         tier = chosen(self.asked, self.device, row * self.count, self.sharing)
         made = ClientStore(self.clients, start, tier)

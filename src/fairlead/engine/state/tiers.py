@@ -1,4 +1,4 @@
-"""Where the memories of clients lie: on the task's device, in the host's memory, or on its disk."""
+"""Where client memories are stored: on the task's device, in host memory, or on disk."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _PROMISED: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDict
 
 
 def installed() -> int:
-    """Bytes of memory of this machine."""
+    """This machine's memory in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # systems that do not tell
+    except (AttributeError, ValueError, OSError):  # not available on this system
         return 8 << 30
 
 
 def total_memory(device: torch.device) -> int:
-    """Bytes of memory of a device."""
+    """A device's memory in bytes."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return installed()
 
 
 def chosen(asked: Memories, device: torch.device, need: int, sharing: int = 1) -> Tier:
-    """Where to keep so many bytes: a quarter of a GPU's memory and half of the host's, which several
-    processes may share, are for memories, less what other runs have been promised.
+    """Where to store `need` bytes: a quarter of a GPU's memory and half of the host's, which several
+    processes may share, are available for memories, minus what other runs have reserved.
 
     >>> chosen("auto", torch.device("cpu"), 1 << 20), chosen("auto", torch.device("cpu"), 1 << 60)
     ('device', 'disk')
@@ -53,13 +53,13 @@ def chosen(asked: Memories, device: torch.device, need: int, sharing: int = 1) -
 
 
 def promise(holder: Any, tier: Tier, device: torch.device, need: int) -> None:
-    """Note what a table can come to hold, for as long as it lives."""
+    """Reserve what a table may need, for as long as it exists."""
     if tier != "disk":
         _PROMISED[holder] = ("cpu" if tier == "host" else str(device), need)
 
 
 def release(holder: Any) -> None:
-    """A table that will not be used."""
+    """Cancel the reservation of a table."""
     _PROMISED.pop(holder, None)
 
 
@@ -68,22 +68,22 @@ def _promised(place: str) -> int:
 
 
 class Shelf(Protocol):
-    """One field of all rows, away from the device. One thread alone uses it."""
+    """One field of all rows, stored off the device; used by a single thread."""
 
     @property
     def nbytes(self) -> int: ...
 
     def get(self, slots: Ids, into: Tensor) -> None:
-        """Copy rows that were put there into a tensor on the host."""
+        """Copy stored rows into a tensor on the host."""
         ...
 
     def put(self, slots: Ids, rows: Tensor) -> None:
-        """Keep rows that lie on the host."""
+        """Store rows from the host."""
         ...
 
 
 class Host:
-    """A table in the host's memory.
+    """A table in host memory.
 
     >>> shelf = Host(torch.zeros(2))
     >>> shelf.put(np.array([5]), torch.ones(1, 2))
@@ -104,7 +104,7 @@ class Host:
 
     def put(self, slots: Ids, rows: Tensor) -> None:
         held, needed = len(self._table), int(slots.max(initial=-1)) + 1
-        if needed > held:  # memory that nobody has written to costs nothing
+        if needed > held:  # memory that was never written costs nothing
             larger = self._table.new_empty((max(needed, 2 * held), *self._table.shape[1:]))
             larger[:held] = self._table
             self._table = larger
@@ -112,8 +112,8 @@ class Host:
 
 
 class Disk:
-    """A file without a name in the folder for temporary files, with holes where no row was written; it
-    is gone when nobody uses it, whatever ends the process.
+    """An unnamed sparse file in the temporary folder, which disappears when it is no longer used, however
+    the process ends.
 
     >>> shelf = Disk(torch.zeros(2))
     >>> shelf.put(np.array([5]), torch.ones(1, 2))
@@ -130,8 +130,8 @@ class Disk:
             os.unlink(name)
         except OSError as error:
             raise FairleadError(
-                f"clients' memories cannot be kept in {place()}: {error.strerror}; set TMPDIR to a folder "
-                "that can be written to"
+                f"client memories cannot be stored in {place()}: {error.strerror}; set TMPDIR to a "
+                "writable folder"
             ) from error
         weakref.finalize(self, os.close, self._file)
 
@@ -139,8 +139,8 @@ class Disk:
     def nbytes(self) -> int:
         return self._rows * self._width
 
-    # read and written rather than mapped: a full disk is an error then and not a signal, and what the
-    # system keeps of the file in memory is its own to give back
+    # read and written rather than mapped: a full disk is then an error and not a signal, and the
+    # system can reclaim its cache of the file
 
     def get(self, slots: Ids, into: Tensor) -> None:
         self._move(os.preadv, slots, into, "read from")
@@ -156,18 +156,18 @@ class Disk:
                 _all(how, self._file, data[first * width : last * width], int(slots[first]) * width)
         except OSError as error:
             raise FairleadError(
-                f"clients' memories could not be {what} {place()}: {error.strerror}; make room there, or set "
-                "TMPDIR to a folder that has more"
+                f"client memories could not be {what} {place()}: {error.strerror}; free some space there, or "
+                "set TMPDIR to a folder with more"
             ) from error
 
 
 def place() -> str:
-    """The folder in which memories on disk lie."""
+    """The folder for memories on disk."""
     return tempfile.gettempdir()
 
 
 def _runs(slots: Ids) -> list[tuple[int, int]]:
-    """Where slots that follow each other begin and end.
+    """The start and end of each run of consecutive slots.
 
     >>> _runs(np.array([4, 5, 9]))
     [(0, 2), (2, 3)]
@@ -178,9 +178,9 @@ def _runs(slots: Ids) -> list[tuple[int, int]]:
 
 
 def _all(move: Any, file: int, data: memoryview, at: int) -> None:
-    """Read or write until all is done: the system may stop short of what was asked."""
+    """Read or write everything: one system call may do only part of it."""
     while len(data):
         done = move(file, [data], at)
         if not done:
-            raise OSError(5, "the file ends too soon")
+            raise OSError(5, "unexpected end of file")
         data, at = data[done:], at + done

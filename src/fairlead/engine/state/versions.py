@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Versions:
-    """Versions by name and client, on the device: a version is a number there, too.
+    """Versions by name and client, on the device, where versions are numbers too.
 
     >>> known = Versions(3, torch.device("cpu"))
     >>> one = np.array([0, 2])
@@ -26,7 +26,7 @@ class Versions:
     def missing(
         self, name: str, version: Tensor, sampled: NDArray[np.int64], answered: NDArray[np.int64]
     ) -> Tensor:
-        """1 for each sampled client that must be sent this version, else 0. Those that answer have it
+        """1 for each sampled client that must be sent this version, otherwise 0. Clients that answer have it
         from now on."""
         if name not in self.tables:
             self.tables[name] = torch.full((self.clients,), -1, device=self.device)
@@ -42,5 +42,5 @@ class Versions:
         return {name: t.cpu() for name, t in self.tables.items()}
 
     def load(self, saved: dict[str, Tensor]) -> None:
-        """Take back what `export` gave."""
+        """Load what `export` returned."""
         self.tables = {name: t.to(self.device, copy=True) for name, t in saved.items()}

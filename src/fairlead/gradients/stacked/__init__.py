@@ -1,7 +1,7 @@
-"""Gradients of many clients at once, each with weights of its own, of convolutional models.
+"""Gradients of many clients at once, each with its own weights, for convolutional models.
 
-`torch.func.vmap` makes of S clients' convolutions one convolution with S groups, which the
-libraries compute slowly. Here a model is run on stacked parameters, with kernels for that case
+`torch.func.vmap` turns S clients' convolutions into one convolution with S groups, which the
+libraries compute slowly. Here a model runs on stacked parameters, with kernels for that case
 (`conv`, `norm`); plain autograd then gives the gradients of all clients at once, as the gradient
 of the sum of their losses.
 """

@@ -1,14 +1,14 @@
-"""A convolution in which every client has weights of its own, and its gradients.
+"""A convolution in which every client has its own weights, and its gradients.
 
 The images of S clients are (S, B, H, W, C). The operators `fairlead::conv2d_each`,
-`fairlead::conv2d_each_input` and `fairlead::conv2d_each_weight` are torch's own kind: autograd
-knows them, `make_fx` records them, `torch.compile` and CUDA graphs keep them. They take weights as
-(S, kh, kw, C, O); `conv2d_each` makes that of a layer's (S, O, C, kh, kw).
+`fairlead::conv2d_each_input` and `fairlead::conv2d_each_weight` are registered
+with torch, so autograd, `make_fx`, `torch.compile` and CUDA graphs support them. They expect weights
+as (S, kh, kw, C, O); `conv2d_each` converts them from a layer's (S, O, C, kh, kw).
 
-On a CUDA device they are Triton's kernels (`triton_conv`) in float32, bfloat16 and float16; sums
-are always in float32. In float32 they multiply in TF32 where torch's own convolutions do, that is
+On a CUDA device they use Triton kernels (`triton_conv`) in float32, bfloat16 and float16; sums
+are always in float32. In float32 they multiply in TF32 if torch's own convolutions do, that is,
 unless `torch.backends.cudnn.conv.fp32_precision` (or `torch.backends.cudnn.allow_tf32`) says
-otherwise. Elsewhere they are torch's convolution with a group for each client.
+otherwise. Elsewhere they use torch's convolution with one group per client.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def conv2d_each(
 
 
 def uses_triton(x: Tensor) -> bool:
-    """Whether Triton's kernels compute with this tensor."""
+    """Whether Triton kernels are used for this tensor."""
     fits = x.dtype in (torch.float32, *HALF) and x[0].numel() < 2**31
     return HAS_TRITON and fits and (x.is_cuda or (INTERPRETED and x.device.type == "cpu"))
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How Triton multiplies: as torch's convolutions do."""
+    """The precision of Triton's products, the same as in torch's convolutions."""
     if dtype != torch.float32:
         return "ieee"
     conv: Any = getattr(torch.backends.cudnn, "conv", None)
@@ -154,7 +154,7 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 _conv2d_each.register_autograd(_gradients, setup_context=_keep)
 
 
-# -- torch's convolution with a group for each client -----------------------------------------------
+# -- torch's convolution with one group per client --------------------------------------------------
 
 
 def _grouped(x: Tensor) -> Tensor:

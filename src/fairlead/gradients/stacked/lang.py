@@ -1,4 +1,4 @@
-"""Triton, where it is installed; a file of kernels can be read without it, but not run."""
+"""Triton, if installed; without it, kernel modules can be imported but not run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A model as a function of the stacked parameters of S clients.
 
-Images are (S, B, H, W, C) from the first layer to the last, other numbers (S, B, …); the outside
-sees (S, B, C, H, W). A layer is a function of the parameters by name and the numbers before it.
+Inside, images are (S, B, H, W, C) and other values (S, B, …); callers see images as
+(S, B, C, H, W). A layer is a function of the parameters by name and the previous layer's output.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Name: TypeAlias = Callable[[Tensor | None], str | None]
 
 
 def stacked_model(model: nn.Module) -> Layer | None:
-    """The model for S clients at once, each with weights of its own: a function of the parameters
-    by name, (S, …), and inputs (S, B, …), that gives outputs (S, B, …). None if a layer of the
-    model is not known here.
+    """The model for S clients at once, each with its own weights: a function of the parameters
+    by name, (S, …), and inputs (S, B, …), that returns outputs (S, B, …). None if a layer of the
+    model is not supported.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
     >>> weights = {n: torch.stack([p, 2 * p]) for n, p in model.named_parameters()}
@@ -54,7 +54,7 @@ def _hooked(module: nn.Module) -> bool:
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of nested sequences, one after another."""
+    """The layers of nested sequences, flattened."""
     if type(module) is nn.Sequential:
         for inner in module:
             yield from _leaves(inner)
@@ -95,10 +95,10 @@ def _linear(module: nn.Linear, name: Name) -> Layer:
     assert weight is not None
 
     def run(weights: Weights, x: Tensor) -> Tensor:
-        x = _outside(x)  # a layer of this kind takes the last dimension as torch sees it
+        x = _outside(x)  # a linear layer applies to the last dimension in torch's layout
         shape, x = x.shape, x.flatten(1, -2)
         w = weights[weight].to(x.dtype)
-        # w on the left: its gradient is then (S, m, n) as it lies in the vector of parameters
+        # w on the left: its gradient is then (S, m, n), as in the parameter vector
         if bias is None:
             y = torch.bmm(w, x.mT)
         else:
@@ -131,7 +131,7 @@ def _group_norm(module: Any, name: Name, relu: bool = False) -> Callable[..., Te
 
     def run(weights: Weights, x: Tensor, added: Tensor | None = None) -> Tensor:
         w, b = (weights[n] if n else None for n in (scale, shift))
-        if x.dim() == 4:  # (S, B, C, …) as torch sees it
+        if x.dim() == 4:  # (S, B, C, …), torch's layout
             return group_norm_each(x.mT, w, b, module.num_groups, module.eps, added, relu).mT
         return group_norm_each(x, w, b, module.num_groups, module.eps, added, relu)
 
@@ -152,7 +152,7 @@ def _residual(module: Residual, name: Name) -> Layer | None:
     return lambda weights, x: torch.relu(body(weights, x) + shortcut(weights, x))
 
 
-# -- layers without ---------------------------------------------------------------------------------
+# -- layers without parameters ----------------------------------------------------------------------
 
 
 def _elementwise(function: Callable[[Tensor], Tensor]) -> Callable[[nn.Module, Name], Layer]:
@@ -179,11 +179,11 @@ def _max_pool(module: nn.MaxPool2d, name: Name) -> Layer | None:
 def max_pool(
     x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
 ) -> Tensor:
-    """The largest of each window of (S, B, H, W, C); the first of equals takes the gradient, as in
-    torch. Windows are compared whole: nothing is added by atomics."""
+    """The largest of each window of (S, B, H, W, C); the first of equals gets the gradient, as in
+    torch. Whole windows are compared, without atomic additions."""
     (kh, kw), (ph, pw), (sh, sw) = kernel, padding, stride
     oh, ow = (x.shape[2] + 2 * ph - kh) // sh + 1, (x.shape[3] + 2 * pw - kw) // sw + 1
-    if kernel == stride and padding == (0, 0):  # each number is in one window
+    if kernel == stride and padding == (0, 0):  # windows do not overlap
         tiles = x[:, :, : oh * kh, : ow * kw].unflatten(3, (ow, kw)).unflatten(2, (oh, kh))
         parts = [part for row in tiles.unbind(3) for part in row.unbind(4)]
     else:

@@ -1,8 +1,8 @@
-"""GroupNorm in which every client has scales and shifts of its own, on (S, B, …, C).
+"""GroupNorm in which every client has its own scales and shifts, on (S, B, …, C).
 
-Statistics are in float32 (float64 for float64). With Triton one kernel normalises, adds what a
-residual network adds, and cuts below zero; `fairlead::group_norm_each` and its gradient are
-operators as those of `conv`. Elsewhere it is written in torch's operators.
+Statistics are in float32 (float64 for float64). With Triton one kernel normalizes, adds the
+residual and applies ReLU; `fairlead::group_norm_each` and its gradient are registered operators
+like those of `conv`. Elsewhere it uses torch's operators.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from fairlead.gradients.stacked.conv import uses_triton
 
-FUSED = True  # whether Triton's kernels are used where they fit
+FUSED = True  # whether to use Triton kernels where possible
 
 
 def group_norm_each(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float,
     added: Tensor | None = None, relu: bool = False,
 ) -> Tensor:  # fmt: skip
-    """x normalised over groups of channels, times weights (S, C) plus biases (S, C); then plus
+    """x normalized over groups of channels, times weights (S, C) plus biases (S, C); then plus
     `added`, and zero where it is negative.
 
     >>> group_norm_each(torch.randn(2, 3, 4, 4, 6), torch.ones(2, 6), torch.ones(2, 6), 3, 1e-5).shape
@@ -33,14 +33,14 @@ def group_norm_each(
         return torch.ops.fairlead.group_norm_each(*arguments, groups, eps, relu)[0]
     y = _normalised(x, weight, bias, groups, eps)
     y = y if added is None else y + added
-    # a form whose gradient needs no more than y, which is cheap to make again
+    # in a form whose gradient needs only y, which is cheap to recompute
     return torch.where(y <= 0, 0.0, y) if relu else y
 
 
 def _normalised(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
 ) -> Tensor:
-    """One pass over x for the sums by channel, one that scales and shifts; so also backward."""
+    """One pass over x for the sums per channel, one to scale and shift; backward likewise."""
     S, B, C = x.shape[0], x.shape[1], x.shape[-1]
     v = x.reshape(S, B, -1, C).to(torch.promote_types(x.dtype, torch.float32))
     count = v.shape[2] * C // groups

@@ -1,7 +1,7 @@
-"""How the kernels of `triton_conv` cut their work: chosen by hand for an H200, by channels.
+"""How the kernels of `triton_conv` split their work: hand-tuned for an H200, by channels.
 
-Few channels (ResNet-8, the first layers of VGG): the kernels move bytes, many small programs keep
-the memory busy. Many channels: they multiply, large tiles keep the matrix units busy.
+With few channels (ResNet-8, the first layers of VGG) the kernels are limited by memory, so many small
+programs keep it busy. With many channels they are limited by arithmetic, so large tiles do.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-PROGRAMS = 64  # a client's programs in the gradient of weights, about
+PROGRAMS = 64  # approximate programs per client in the weight gradient
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of m × n results, k at a time; of its m rows the gradient of weights uses `step`."""
+    """A block of m × n results, k at a time; the weight gradient uses `step` of its m rows."""
 
     m: int
     n: int
@@ -31,7 +31,7 @@ def conv_tile(
 ) -> Tile:
     """For pixels × outputs, summed over taps × channels."""
     n = power_of_2(outputs, 16, 128)
-    if dtype == torch.float32 and precision == "ieee":  # no matrix units: registers are short
+    if dtype == torch.float32 and precision == "ieee":  # no matrix units: registers are scarce
         return Tile(64, min(n, 64), 16)
     depth = power_of_2(taps * channels, 16, 64)
     if channels % 16 == 0:
@@ -52,7 +52,7 @@ def weight_tile(
     total = kernel[0] * row
     if dtype == torch.float32 and precision == "ieee":
         return Tile(64, min(n, 64), 16, step=64)
-    if total <= 64 or (total <= 256 and n <= 32):  # all rows at once: what is read is read once
+    if total <= 64 or (total <= 256 and n <= 32):  # all rows at once, so that inputs are read once
         m = power_of_2(total, 16, 256)
         return Tile(m, n, 64, 4 if m < 256 else 8, 2, step=m)
     if n <= 32 and row <= 128:  # a row of taps
@@ -64,8 +64,8 @@ def weight_tile(
 
 
 def splits_of(pixels: int, tiles: int, block: int) -> tuple[int, int]:
-    """Into how many sums a client's pixels are cut, and the pixels of one: the clients beside it
-    do not matter."""
+    """How many sums a client's pixels are split into, and the pixels per sum, independent of the
+    number of clients."""
     wanted = max(1, min(PROGRAMS // tiles, pixels // (4 * block)))
     chunk = cdiv(pixels, wanted * block) * block
     return cdiv(pixels, chunk), chunk
@@ -77,7 +77,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def power_of_2(n: int, least: int = 1, most: int = 1 << 30) -> int:
-    """The power of two that is at least n, within bounds.
+    """The smallest power of two that is at least n, within bounds.
 
     >>> power_of_2(5), power_of_2(16), power_of_2(3, 16), power_of_2(300, 16, 128)
     (8, 16, 16, 128)

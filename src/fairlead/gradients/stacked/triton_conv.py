@@ -1,16 +1,15 @@
-"""Triton kernels of convolutions in which every client has weights of its own.
+"""Triton kernels for convolutions in which every client has its own weights.
 
-Each is a matrix product whose left operand is gathered where it is used ("implicit GEMM"):
+Each is a matrix product whose left operand is gathered on the fly ("implicit GEMM"):
 
     output           (pixels × O)   =  windows of x (pixels × taps·C)  ·  w (taps·C × O)
     input gradient   (pixels × C)   =  windows of g (pixels × taps·O)  ·  w (taps·O × C)
     weight gradient  (taps·C × O)   =  windows of x, transposed  ·  g (pixels × O)
 
-Layers of few channels move more bytes than they compute: a window is read once from memory and
-again from the caches. With stride 2 the input gradient is four convolutions, one for each parity
-of the row and the column: no tap is multiplied by zero. Weight gradients are summed over blocks
-of pixels into a buffer, and then over the blocks: in the same order every time, and in an order
-that does not depend on how many other clients are computed.
+Layers with few channels are limited by memory: a window is read once from memory and then from
+cache. With stride 2 the input gradient is four convolutions, one for each parity of row and column,
+so that no tap is multiplied by zero. Weight gradients are summed over blocks of pixels into a buffer
+and then over the blocks, in a fixed order that does not depend on the number of clients.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -29,9 +28,9 @@ from fairlead.gradients.stacked.tiles import Tile, cdiv, conv_tile, splits_of, w
 @jit
 def _convolve(
     x, w, bias, y, pixels,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,  # the image that is read
-    OH: tl.constexpr, OW: tl.constexpr, N: tl.constexpr,  # the image that is written
-    GH: tl.constexpr, GW: tl.constexpr,  # the pixels of a class that are written
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,  # the input image
+    OH: tl.constexpr, OW: tl.constexpr, N: tl.constexpr,  # the output image
+    GH: tl.constexpr, GW: tl.constexpr,  # the output pixels of a class
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, BACK: tl.constexpr, BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -61,7 +60,7 @@ def _convolve(
     acc = tl.zeros((BM, BN), tl.float32)
     total = rows * cols * C
     for k0 in tl.range(0, total, BK):
-        if C % BK == 0:  # the block of K lies in one tap
+        if C % BK == 0:  # the block of K is within one tap
             tap = k0 // C
             c = tl.multiple_of(k0 % C, BK) + tl.arange(0, BK)[None, :]
         else:
@@ -178,7 +177,7 @@ def weight_gradient(
     x: Tensor, g: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     precision: str = "ieee", tile: Tile | None = None,
 ) -> Tensor:  # fmt: skip
-    """The gradient of the weights as `forward` takes them, (S, kh, kw, C, O)."""
+    """The gradient of the weights in the layout of `forward`, (S, kh, kw, C, O)."""
     S, B, H, W, C = x.shape
     oh, ow, N = g.shape[2:]
     pixels, total = B * oh * ow, kernel[0] * kernel[1] * C

@@ -1,8 +1,8 @@
-"""Triton kernels of GroupNorm, with the addition and the ReLU that follow it in a residual network.
+"""Triton kernels for GroupNorm, with the addition and ReLU that follow it in a residual network.
 
-A program holds the groups of one sample in registers: their numbers are read once and written once,
-forward as backward. Sums over a client's samples (the gradients of scales and shifts) are left to
-the caller, a row a sample.
+A program holds the groups of one sample in registers, so values are read once and written once,
+forward and backward. The caller sums the gradients of scales and shifts over a client's samples,
+from one row per sample.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -15,11 +15,11 @@ from torch import Tensor
 from fairlead.gradients.stacked.lang import jit, tl
 from fairlead.gradients.stacked.tiles import power_of_2
 
-LARGEST = 32768  # numbers that a program holds
+LARGEST = 32768  # values per program
 
 
 def channels_at_once(pixels: int, channels: int, groups: int) -> int:
-    """How many channels, whole groups of them, a program takes; 0 where the kernels do not fit."""
+    """How many channels, in whole groups, a program handles; 0 if the kernels do not fit."""
     if channels & (channels - 1) or groups & (groups - 1) or channels % groups:
         return 0
     taken = channels
@@ -30,7 +30,7 @@ def channels_at_once(pixels: int, channels: int, groups: int) -> int:
 
 @jit
 def _over_groups(sums, CB: tl.constexpr, GB: tl.constexpr):
-    """Sums by channel (CB,), summed over each of GB groups and laid out by channel again."""
+    """Sums per channel (CB,), summed over each of GB groups and expanded to channels again."""
     by_group = tl.sum(tl.reshape(sums, (GB, CB // GB)), 1)
     return tl.reshape(tl.broadcast_to(by_group[:, None], (GB, CB // GB)), (CB,))
 
@@ -122,8 +122,8 @@ def backward(
     g: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor, rstd: Tensor,
     groups: int, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, of what was added (where y is given), and a row a sample of those of the
-    weight and the bias (S, B, C)."""
+    """The gradients of x, of what was added (if y is given), and those of the weight and bias with one
+    row per sample (S, B, C)."""
     S, B, C, pixels = *x.shape[:2], x.shape[-1], x[0, 0].numel() // x.shape[-1]
     taken = channels_at_once(pixels, C, groups)
     block = power_of_2(pixels)
