@@ -274,15 +274,15 @@ def test_saddle_settings_that_do_not_fit_are_refused(words: list[str], message: 
 
 def test_a_figure_is_reproduced_with_table_claims_and_picture(tmp_path, monkeypatch) -> None:
     """A few rounds and one step size instead of 500 and three: what is written, not what comes out."""
-    monkeypatch.setattr(saddle, "ROUNDS", 6)
+    monkeypatch.setattr(saddle, "ROUNDS", 2)
     monkeypatch.setattr(saddle, "GRID", (0.1,))
     text = _run("reproduce", "saddle-fig1", "--quick", "--out", str(tmp_path))
     assert "SCAFFOLD-Catalyst-S" in text
-    assert "does NOT hold" in text  # nobody arrives in six rounds
+    assert "does NOT hold" in text  # nobody arrives in two rounds
     numbers = json.loads((tmp_path / "numbers.json").read_text())["regression"]
-    assert numbers["mirror-prox"]["5"]["communications"] == [0, 2, 4, 6]
+    assert numbers["mirror-prox"]["5"]["communications"] == [0, 2]
     task = fl.problems.saddle_regression(s=5.0)
-    run = fl.train(task, fl.ScaffoldS(lr=0.02), rounds=6, steps=20)
+    run = fl.train(task, fl.ScaffoldS(lr=0.02), rounds=2, steps=20)
     assert numbers["SCAFFOLD-S"]["5"]["distance"] == pytest.approx(run.history["x_distance"])
     assert (tmp_path / "figure.png").stat().st_size > 5000
     assert "| SCAFFOLD-S |" in (tmp_path / "table.md").read_text()
@@ -334,8 +334,8 @@ def test_images_from_a_folder(model: str, split: str, tmp_path) -> None:
     text = _run(
         "run", "--task", "femnist", "--data", str(tmp_path), "--model", model, "--split", split,
         *([] if split == "by-id" else ["--clients", "3"]), "--cohort", "2", "--rounds", "2",
-        "--lr", "0.01", "--task-set", "flip=true,crop=2",
-        "--out", str(tmp_path / "o"),
+        "--lr", "0.01", "--task-set", "flip=true,crop=2", "--engine",
+        "loop" if model == "cnn" else "auto", "--out", str(tmp_path / "o"),
     )  # fmt: skip
     assert "3 clients hold 60 samples" in text
     assert (tmp_path / "o" / "split.png").stat().st_size > 5000
@@ -367,7 +367,8 @@ def _no_network(*given: object, **more: object) -> None:
 
 
 def test_text_by_name() -> None:
-    text = _run("run", "--task", "dialects", "--rounds", "1", "--steps", "1", "--clients", "3")
+    words = ["--rounds", "1", "--steps", "1", "--clients", "3", "--engine", "loop"]
+    text = _run("run", "--task", "dialects", *words)
     assert "3 clients hold" in text
 
 

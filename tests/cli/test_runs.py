@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,19 @@ def _train(folder: Path, rounds: int = 4, method: object = None, **more) -> fl.R
     return fl.train(task, method or fl.Scaffold(lr=0.1), rounds=rounds, steps=5, out=folder, **more)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("trained")
+    _train(place / "a")
+    _train(place / "b", 6, fl.FedAvg(lr=0.02), seed=3)
+    _train(place / "deep" / "c", 9, fl.FedAvg(lr=1e200))
+    return place
+
+
 @pytest.fixture
-def three(tmp_path) -> Path:
-    _train(tmp_path / "a")
-    _train(tmp_path / "b", 6, fl.FedAvg(lr=0.02), seed=3)
-    _train(tmp_path / "deep" / "c", 9, fl.FedAvg(lr=1e200))
+def three(trained: Path, tmp_path) -> Path:
+    """Three runs, to do anything with."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

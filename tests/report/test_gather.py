@@ -78,14 +78,14 @@ def test_step_sizes_come_from_the_runs_or_from_a_comparison(folder: Path, tmp_pa
     out = tmp_path / "c"
     CliRunner().invoke(app, [
         "compare", "--task", "theorem2", "--methods", "scaffold", "--grid", "0.3,0.1", "--rounds",
-        "40", "--steps", "5", "--target", "distance=0.1", "--seeds", "1", "--out", str(out),
+        "10", "--steps", "5", "--target", "distance=0.1", "--seeds", "1", "--out", str(out),
     ], catch_exceptions=False)  # fmt: skip
     data = gather([out])
     assert data["target"] == {"metric": "distance", "value": 0.1}
     (found,) = data["sensitivity"]
     for lr, rounds in zip(found["lr"], found["rounds"], strict=True):
         run = fl.train(
-            fl.problems.theorem2(), fl.Scaffold(lr=lr), rounds=40, batch_size=0.2, steps=5
+            fl.problems.theorem2(), fl.Scaffold(lr=lr), rounds=10, batch_size=0.2, steps=5
         )
         assert rounds == run.rounds_to("distance", 0.1)
 

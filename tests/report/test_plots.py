@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import LIMIT, ended
 
 import fairlead as fl
 from fairlead.figures.style import FORMATS, figure_path, look, panels, save
@@ -60,9 +61,11 @@ for path in sys.argv[1:]:
 def test_the_same_bytes_in_another_process_elsewhere(tmp_path, monkeypatch) -> None:
     here, there = ([str(tmp_path / f"{place}.{kind}") for kind in FORMATS] for place in "ab")
     more = {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1", "TZ": "UTC-9"}
-    subprocess.run([sys.executable, "-c", DRAWN, *there], check=True, env=os.environ | more)
-    monkeypatch.setattr(sys, "argv", ["", *here])
-    exec(DRAWN, {})
+    other = subprocess.Popen([sys.executable, "-c", DRAWN, *there], env=os.environ | more)
+    with ended([other]):
+        monkeypatch.setattr(sys, "argv", ["", *here])
+        exec(DRAWN, {})
+        assert other.wait(timeout=LIMIT) == 0
     for one, two in zip(here, there, strict=True):
         assert Path(one).read_bytes() == Path(two).read_bytes()
 

@@ -188,6 +188,7 @@ class Waits(fl.Callback):
 
     def row(self, row):
         if latest <= row["round"] < rounds:
+            signal.alarm(600)
             signal.pause()  # until it is killed, if it is not yet
 
 settings = dict(rounds=rounds, cohort=3, batch_size=4, epochs=1, engine="vmap", eval_every=5,

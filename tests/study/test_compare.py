@@ -24,11 +24,11 @@ def test_tuning_takes_the_step_size_with_the_fewest_rounds() -> None:
     target = {"distance": 1e-2}
     grid = [3.0, 0.3, 0.03]
     result = fl.compare(
-        _task(), {"S": fl.Scaffold(lr=1.0)}, rounds=80, steps=4, grid=grid, target=target, seeds=2
+        _task(), {"S": fl.Scaffold(lr=1.0)}, rounds=20, steps=4, grid=grid, target=target, seeds=2
     )
     alone = {}
     for lr in grid:
-        run = fl.train(_task(), fl.Scaffold(lr=lr), rounds=80, steps=4, target=target)
+        run = fl.train(_task(), fl.Scaffold(lr=lr), rounds=20, steps=4, target=target)
         alone[lr] = run.rounds_to("distance", 1e-2) or np.inf
     best = min(alone, key=lambda lr: alone[lr])
     assert result.entries["S"].algorithm.lr == best
