@@ -103,7 +103,7 @@ def test_every_flipped_byte_is_seen(tmp_path) -> None:
     [
         ({"method": fl.Scaffold(lr=0.2)}, "method was"),
         ({"method": fl.FedAvg(lr=0.1)}, "method was"),
-        ({"seed": 1}, "seed was 0 and is now 1"),
+        ({"seed": 1}, "seed was 0, now it is 1"),
         ({"cohort": 4}, "cohort was"),
         ({"batch_size": 5}, "batches was"),
         ({"weighting": "size"}, "weights was"),

@@ -106,12 +106,15 @@ class Saved:
         session.group.restore(self.part("places"))
         for shard in [self, *(_read(path) for path in self.shards)]:
             shard.restore_rows(session)
-        session.buffers = self.tensors["buffers"].to(place, copy=True)
+        session.buffers = _placed(self.tensors["buffers"], place)
         session.versions.load(self.part("versions"))
         ledger = _ledger(self.part("ledger"), self.meta["nominal"])
         session.accounts.restored(Counters(**self.meta["counters"]), ledger)
         session.use(Execution.read(self.meta["engine"]))
-        return state.filled(_placed(self.part("state"), place))
+        saved, host = self.part("state"), self.meta["on_host"]
+        cpu = torch.device("cpu")
+        placed = {n: _placed(t, cpu if n in host else place) for n, t in saved.items()}
+        return state.filled(placed)
 
 
 class Keeper:
@@ -318,6 +321,7 @@ def _collected(
         "format": FORMAT, "round": round, "seconds": seconds, "columns": columns,
         "counters": dataclasses.asdict(session.accounts.counters), "engine": _execution(session),
         "nominal": [e.nominal_up for e in session.accounts.ledger.exchanges],
+        "on_host": [name for name, t in state.tensors().items() if t.device.type == "cpu"],
     }  # fmt: skip
     return tensors, meta
 
@@ -357,9 +361,10 @@ def _number(value: float) -> float:
     return int(value) if value == value and abs(value) < 2**53 and value == int(value) else value
 
 
-def _placed(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Aligned copies: the rounding of products depends on alignment, and a file's tensors are not aligned."""
-    return {name: t.to(device, copy=True) for name, t in tensors.items()}
+def _placed(t: Tensor, device: torch.device) -> Tensor:
+    """A copy in its own memory: products round by the alignment of what they read, and tensors in a file
+    are not aligned."""
+    return t.to(device, copy=True)
 
 
 def _settle(folder: Path) -> None:
