@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -38,11 +39,13 @@ LARGE: dict[str, Any] = {**WORK, "rounds": 3, "epochs": 1, "batch_size": 9, "dro
 Property = Callable[[Algorithm[Any, Any], str], Iterator[str]]
 
 
+@functools.cache
 def small_task(device: str = "cpu", dtype: torch.dtype = torch.float64) -> Task:
     """A small network on random data, with clients of very different sizes."""
     return _network((5, 6, 3), (13, 4, 9, 1, 22), device, dtype)
 
 
+@functools.cache
 def large_task(device: str = "cpu", dtype: torch.dtype = torch.float64) -> Task:
     """41,488 parameters: the forms of the engine that are for large models are in use."""
     return _network((64, 512, 16), (18, 27, 9, 18, 27), device, dtype)

@@ -592,4 +592,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert "2 processes" in done.output
     wrong = tell.invoke(app, [*words, "--workers", "many"])
     assert wrong.exit_code == 2
-    assert "write a number of processes, or auto" in " ".join(wrong.output.split())
+    assert "workers is 'many': give" in " ".join(wrong.output.split())

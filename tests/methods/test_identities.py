@@ -57,7 +57,7 @@ def test_fedpvr_parts_by_name_and_place() -> None:
     _differ(by_count, fl.Scaffold(lr=0.1), RUN)
     _differ(by_count, fl.FedAvg(lr=0.1), RUN)
     for layers, message in (
-        (-3, "−1 to −2"),
+        (-3, "must be in"),
         (["fc"], "there is no layer 'fc'"),
         (torch.ones(5), "shape"),
     ):

@@ -29,10 +29,10 @@ def traced(
     compiled: bool = False,
     segmented: bool = False,
     products: bool = False,
-) -> Callable[..., tuple[Any, Tensor]]:
+) -> Callable[..., tuple[Any, Tensor]] | None:
     """The captured form of `run` for arguments of these shapes, compiled on demand; None stays None.
     segmented: results are flat, one per segment; with `products`, those that are matrix products are given
-    as their two sides."""
+    as their two sides. None if it draws random numbers."""
     given = [place for place, t in enumerate(arguments) if t is not None]
 
     def gradient(*tensors: Tensor) -> Any:
@@ -44,7 +44,7 @@ def traced(
     example = [arguments[place] for place in given]
     captured = make_fx(gradient)(*example)
     if any(_draws(node) for node in captured.graph.nodes):
-        return run  # a capture would draw the same again
+        return None  # a capture would draw the same again
     graph: Any = simplified(captured, example)
     if all(t is not None and t.device.type == "cpu" for t in example):
         for_a_cpu(graph)

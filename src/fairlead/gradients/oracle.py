@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -21,6 +23,11 @@ from fairlead.task.task import Block, Task
 STREAMS = 4
 CAPTURES = 32
 """How many shapes are kept captured; one that comes back after more others is captured again."""
+_CAPTURED: WeakKeyDictionary[Task, dict[Form, OrderedDict[Any, Callable[..., Any]]]] = (
+    WeakKeyDictionary()
+)
+"""What was captured of a task's gradients, by form and shape: a function of these alone, so all runs of a task
+share it."""
 
 
 class Gradients:
@@ -38,14 +45,16 @@ class Gradients:
     def __init__(self, task: Task, form: Form | None = None) -> None:
         self.task, self.form = task, form or Form()
         self.space = Space(segments([p.size for p in task.layout.parameters]), task.dtype)
-        self._captured: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        how = replace(self.form, capture=())
+        self._captured = _CAPTURED.setdefault(task, {}).setdefault(how, OrderedDict())
+        self.used: set[Any] = set()
         self._streams: list[Any] = []
         self._layers = stacked_model(task.model) if self.form.way == "stacked" else None
 
     @property
     def captured(self) -> int:
-        """How many shapes are captured."""
-        return len(self._captured)
+        """How many captured shapes this oracle has used."""
+        return len(self.used)
 
     def _run(
         self, run: Callable[..., Any], arguments: tuple[Tensor | None, ...], width: int, **how: bool
@@ -55,10 +64,15 @@ class Gradients:
             return run
         key = (len(how), *(None if t is None else t.shape for t in arguments))
         if key not in self._captured:
-            self._captured[key] = traced(run, arguments, self.form.compiled, **how)
+            found = traced(run, arguments, self.form.compiled, **how)
+            if found is None:  # it draws random numbers
+                self.form = replace(self.form, capture=())
+                return run
+            self._captured[key] = found
             if len(self._captured) > CAPTURES:
                 self._captured.popitem(last=False)
         self._captured.move_to_end(key)
+        self.used.add(key)
         return self._captured[key]
 
     # -- many clients ---------------------------------------------------------------------------
