@@ -13,9 +13,10 @@ from torch import Tensor
 import fairlead as fl
 from fairlead.core.records import Upload
 from fairlead.engine import autotune
-from fairlead.gradients import capture, cpu_kernels, deferred, oracle
-from fairlead.gradients.deferred import BLOCK, Product, Space, Vector, settled
+from fairlead.gradients import capture, cpu_kernels, oracle, segments
+from fairlead.gradients.deferred import Space, Vector, settled
 from fairlead.gradients.form import Form
+from fairlead.gradients.segments import BLOCK, Product
 
 LENGTH = 2 * BLOCK + 4321
 LOOP = fl.Simulate("loop")
@@ -164,8 +165,8 @@ def small_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is for large vectors is used for small ones."""
     for module, constant, value in (
         (autotune, "LEAST_DIM", 1), (autotune, "FEW_CALLS", {True: 0, False: 0}),
-        (deferred, "SHORT", 4), (capture, "SHORT", 4), (deferred, "BLOCK", 7),
-        (deferred, "PRODUCT_BLOCK", 20),
+        (segments, "SHORT", 4), (capture, "SHORT", 4), (segments, "BLOCK", 7),
+        (segments, "PRODUCT_BLOCK", 20),
     ):  # fmt: skip
         monkeypatch.setattr(module, constant, value)
 

@@ -12,7 +12,7 @@ from conftest import toy, uneven
 
 import fairlead as fl
 from fairlead.engine import cuda_graph
-from fairlead.engine.captured_round import Graphs
+from fairlead.engine.graphs import Graphs
 
 WORK = {"rounds": 3, "cohort": 3, "batch_size": 4, "steps": [1, 5, 3, 4, 2], "seed": 5}
 

@@ -18,9 +18,9 @@ from fairlead.core.method import Algorithm
 from fairlead.data.batches import Batches
 from fairlead.engine import autotune, cuda_graph
 from fairlead.engine.api import Executor, Ids
-from fairlead.engine.captured_round import Graphs
 from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
 from fairlead.engine.first_round import Compared, is_own
+from fairlead.engine.graphs import Graphs
 from fairlead.engine.group import Group
 from fairlead.engine.precision import check_half, use_matrix_units
 from fairlead.engine.resources import Needs, clients_that_fit, keep_freed_memory, needed

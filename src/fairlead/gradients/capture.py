@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairlead.gradients.cpu_kernels import for_a_cpu
-from fairlead.gradients.deferred import SHORT
+from fairlead.gradients.segments import SHORT
 
 
 def traced(

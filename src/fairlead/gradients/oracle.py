@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import functional_call, grad, vmap
 
 from fairlead.gradients.capture import traced
-from fairlead.gradients.deferred import Product, Space, joined, segments
+from fairlead.gradients.deferred import Space
 from fairlead.gradients.form import Form
+from fairlead.gradients.segments import Product, joined, segments
 from fairlead.gradients.stacked import stacked_model
 from fairlead.task.task import Block, Task
 
@@ -83,8 +84,24 @@ class Gradients:
         """The mean loss of a block, and the buffers after the pass."""
         point = x.to(torch.bfloat16) if self.form.half else x
         views = self.task.layout.views(point)
-        losses, buffers = self.task.losses(views, block, buffers, self.form.half)
+        losses, buffers = self._losses(views, block, buffers)
         return losses.mean() if weights is None else (losses * weights).sum(), buffers
+
+    def _losses(
+        self, point: Mapping[str, Tensor], block: Block, buffers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """One loss per sample at parameters by name, and the buffers after the pass."""
+        task = self.task
+        # copies: layers change buffers in place, which under vmap works only on whole tensors
+        named = {n: b.clone() for n, b in task.layout.buffer_views(buffers).items()}
+        inputs, full = block[: task.inputs], buffers.dtype
+        if self.form.half:
+            inputs = tuple(t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs)
+        output = functional_call(task.model, {**point, **task.layout.fixed, **named}, inputs)
+        losses = task.loss(output.to(full), *block[task.inputs :])
+        if named:
+            buffers = torch.cat([named[n].reshape(-1).to(full) for n in named])
+        return losses, buffers
 
     def stacked(
         self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
@@ -208,7 +225,7 @@ class Gradients:
         views = self.task.layout.views(point)
         leaves = {n: v.detach().requires_grad_() for n, v in views.items()}
         with torch.enable_grad():
-            losses, buffers = self.task.losses(leaves, block, buffers, self.form.half)
+            losses, buffers = self._losses(leaves, block, buffers)
             found = torch.autograd.grad(losses.mean(), list(leaves.values()))
         return [g.to(x.dtype) for g in found], buffers.detach()
 

@@ -29,12 +29,13 @@ from fairlead.measure import Measure
 from fairlead.progress import Progress
 from fairlead.run.about import about
 from fairlead.run.callbacks import Callback, client_states
-from fairlead.run.checkpoint import Checkpoints, Keeper, executed, listed
+from fairlead.run.checkpoint import Checkpoints, Keeper
 from fairlead.run.checks import check, check_resume
 from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Ending, Loop, Plan
+from fairlead.run.resume import begins_with_all, to_go_on, workers_before
 from fairlead.task.task import Task
 
 
@@ -200,7 +201,7 @@ def train(
         measures=measures, target=target,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
-    before = _workers_before(out, checkpoints, resume) if workers == "auto" else None
+    before = workers_before(out, checkpoints, resume) if workers == "auto" else None
     with _processes(workers, setting, task, algorithm, plan, local, before, out) as (group, why):
         bar = Progress.of(progress, rounds, type(algorithm).__name__)
         how = group.engine(setting)
@@ -322,9 +323,7 @@ def _prepared(
     algorithm = algorithm.bind(task.layers, task.domain).to(task.device)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     most = (
-        task.clients
-        if _begins_with_all(algorithm)
-        else plan.sampler.most(task.clients, plan.rounds)
+        task.clients if begins_with_all(algorithm) else plan.sampler.most(task.clients, plan.rounds)
     )
     session = setting.open(task, algorithm, local, weights, plan.seed, most)
     config = {
@@ -334,7 +333,7 @@ def _prepared(
     }  # fmt: skip
     again = resume == "auto"
     if again:
-        resume = _to_go_on(out, checkpoints)
+        resume = to_go_on(out, checkpoints)
     from_folder = isinstance(resume, str | Path)
     if out is not None:
         folder = out.folder if isinstance(out, Recorder) else Path(out)
@@ -363,41 +362,6 @@ def _prepared(
         loop.fail(error)
         raise
     return loop
-
-
-def _workers_before(
-    out: str | Path | Recorder | None,
-    checkpoints: str | Path | Checkpoints | None,
-    resume: Run | str | Path | None,
-) -> int | None:
-    """How many processes the run to resume had, if known."""
-    if isinstance(resume, Run):
-        return resume.session.group.size
-    folder = _to_go_on(out, checkpoints) if resume == "auto" else resume
-    return None if folder is None else executed(folder).get("workers")
-
-
-def _begins_with_all(algorithm: Algorithm[Any, Any]) -> bool:
-    """Whether all clients take part before the first round."""
-    inner = getattr(algorithm, "method", None)
-    if isinstance(inner, Algorithm):
-        return _begins_with_all(inner)
-    return getattr(algorithm, "warm_start", type(algorithm).start is not Algorithm.start)
-
-
-def _to_go_on(
-    out: str | Path | Recorder | None, checkpoints: str | Path | Checkpoints | None
-) -> Path | None:
-    """The folder to resume from, if it has a checkpoint."""
-    if isinstance(checkpoints, Checkpoints):
-        folder = Path(checkpoints.folder)
-    elif checkpoints is not None:
-        folder = Path(checkpoints)
-    elif out is not None:
-        folder = (out.folder if isinstance(out, Recorder) else Path(out)) / CHECKPOINTS
-    else:
-        raise FairleadError('resume="auto" needs a folder: pass out=… or checkpoints=…')
-    return folder if listed(folder) else None
 
 
 def finished(loop: Loop) -> Run:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fairlead.core.domain import Simplex
 from fairlead.data.checks import as_tensor, check_data, check_signs, check_split, whole
@@ -35,7 +34,7 @@ from fairlead.task.evaluation import (
 )
 from fairlead.task.layout import Layout
 from fairlead.task.losses import LOSSES, METRICS, Loss, Metric, Whole
-from fairlead.task.model_check import check_model
+from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
 
 Block: TypeAlias = tuple[Tensor, ...]
 """Samples: inputs and targets, one row per sample."""
@@ -124,10 +123,10 @@ class Task:
             check_signs(self.data[1])
         self.label_names = label_names
         self._pure_loss = record if record is not None else isinstance(loss, str)
-        module = copy.deepcopy(model) if isinstance(model, nn.Module) else _made(model, 0)
+        module = copy.deepcopy(model) if isinstance(model, nn.Module) else made(model, 0)
         self._place(module, dtype, torch.device(device))
         check_model(self, loss == "cross_entropy")
-        self._freeze()
+        self.freeze()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._frozen:
@@ -136,10 +135,11 @@ class Task:
             )
         super().__setattr__(name, value)
 
-    def _freeze(self) -> None:
+    def freeze(self) -> None:
+        """Refuse changes from now on."""
         self.__dict__["_frozen"] = True
 
-    def _changed(self) -> Self:
+    def changed(self) -> Self:
         """A copy that may still be changed."""
         other = copy.copy(self)
         other.__dict__["_frozen"] = False
@@ -150,10 +150,10 @@ class Task:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """The task on another device or in another precision."""
-        moved = self._changed()
+        moved = self.changed()
         place = torch.device(device or self.device)
         moved._place(copy.deepcopy(self.model), dtype or self.dtype, place)
-        moved._freeze()
+        moved.freeze()
         return moved
 
     def replace(self, **fields: Any) -> Self:
@@ -168,11 +168,11 @@ class Task:
                 raise unknown(
                     "field to replace", name, ["optimum", "metrics", "l2", "noise", "name"]
                 )
-        other = self._changed()
+        other = self.changed()
         for name, value in fields.items():
             setattr(other, name, value)
         other.optimum = None if other.optimum is None else self.cast(other.optimum)
-        other._freeze()
+        other.freeze()
         return other
 
     def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
@@ -181,7 +181,7 @@ class Task:
             raise FairleadError('torch sees no CUDA device here: use device="cpu"')
         self.dtype, self.device = dtype, device
         self.model = model.to(device=self.device, dtype=dtype).train()
-        self.evaluation_model = _in_evaluation_mode(self.model)
+        self.evaluation_model = in_evaluation_mode(self.model)
         self.memo: dict[Any, Any] = {}  # cached values derived from the task
         self.layout = Layout(model)
         self.dim, self.buffer_dim = self.layout.dim, self.layout.buffer_dim
@@ -191,14 +191,14 @@ class Task:
         self.test = None if self.test is None else tuple(self.cast(t) for t in self.test)
         self.optimum = None if self.optimum is None else self.cast(self.optimum)
         self.order = torch.from_numpy(self.split.order).to(self.store)
-        self._first = torch.from_numpy(self.split.offsets[:-1]).to(self.store)
+        self.first = torch.from_numpy(self.split.offsets[:-1]).to(self.store)
         norms = nn.modules.batchnorm._NormBase
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
         random = nn.modules.dropout._DropoutNd
         self.draws_masks = any(isinstance(m, random) for m in model.modules())
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not any(isinstance(m, Function) and m.loose for m in model.modules())
-        known = _is_capturable(model) or isinstance(model, Function)
+        known = is_capturable(model) or isinstance(model, Function)
         self.capturable = self._pure_loss and known
         if self.optimum is not None and self.optimum.shape != (self.dim,):
             raise FairleadError(
@@ -244,14 +244,10 @@ class Task:
         if self.memo.get("seed") != seed:
             model = self.model
             if self.make is not None:
-                model = _made(self.make, seed).to(device=self.device, dtype=self.dtype)
+                model = made(self.make, seed).to(device=self.device, dtype=self.dtype)
             self.memo.update(seed=seed, start=self.layout.flatten(model, self.dtype))
         x, buffers = self.memo["start"]
         return x.clone(), buffers.clone()
-
-    def views(self, x: Tensor) -> dict[str, Tensor]:
-        """The parameters by name, as views of the vector."""
-        return self.layout.views(x)
 
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """The model's `state_dict` with the parameters `x`, to load into an `nn.Module`."""
@@ -266,20 +262,6 @@ class Task:
         made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
         return described({**fixed, "data": data, "layers": self.layers, **made})
 
-    def holding(self, clients: NDArray[np.int64]) -> Self:
-        """The task with only the data of these clients, on its device."""
-        other = self._changed()
-        mine = np.isin(np.repeat(np.arange(self.clients), self.sizes), clients)
-        rows = torch.from_numpy(self.split.order[mine])
-        other.data = self.taken(self.data, rows)
-        other.store, other.mapped, other.keep = self.device, False, "device"
-        order = torch.full((len(mine),), -1)  # other clients' samples are not here
-        order[torch.from_numpy(mine)] = torch.arange(len(rows))
-        other.order = order.to(self.device)
-        other._first = self._first.to(self.device)
-        other._freeze()
-        return other
-
     # -- samples and losses ---------------------------------------------------------------------
 
     def cast(self, t: Tensor) -> Tensor:
@@ -289,7 +271,7 @@ class Task:
     def samples(self, client: Tensor, index: Tensor, keys: Tensor | None = None) -> Block:
         """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …). The
         transform is applied, and with `keys` augments them."""
-        rows = self.order[(self._first[client][:, None] + index).reshape(-1)]
+        rows = self.order[(self.first[client][:, None] + index).reshape(-1)]
         block = tuple(t.unflatten(0, index.shape) for t in self.taken(self.data, rows))
         return self.prepared(block, keys)
 
@@ -302,22 +284,6 @@ class Task:
         if self.transform is None:
             return block
         return self.transform(block[0], self.dtype, keys), *block[1:]
-
-    def losses(
-        self, point: Mapping[str, Tensor], block: Block, buffers: Tensor, half: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """One loss per sample at parameters by name, and the buffers after the pass. half: the model gets
-        its inputs in bfloat16."""
-        # copies: layers change buffers in place, which under vmap works only on whole tensors
-        named = {n: b.clone() for n, b in self.layout.buffer_views(buffers).items()}
-        inputs, full = block[: self.inputs], buffers.dtype
-        if half:
-            inputs = tuple(t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs)
-        output = functional_call(self.model, {**point, **self.layout.fixed, **named}, inputs)
-        losses = self.loss(output.to(full), *block[self.inputs :])
-        if named:
-            buffers = torch.cat([named[n].reshape(-1).to(full) for n in named])
-        return losses, buffers
 
     def regularised(self, g: Any, x: Any) -> Any:
         """The gradient of the objective from that of the data loss; for a saddle task the gradient
@@ -431,23 +397,3 @@ class Task:
     def from_parquet(cls, path: str | Path, **settings: Any) -> Self:
         """A task from a Parquet file: see `fairlead.task.build.table`."""
         return cls(**build.parquet(path, **settings))
-
-
-def _in_evaluation_mode(model: nn.Module) -> nn.Module:
-    """The model in evaluation mode, with the same parameters and buffers."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(t): t for t in tensors}).eval()
-
-
-def _is_capturable(model: nn.Module) -> bool:
-    """Whether a model's operators depend only on shapes."""
-    ours = ("torch.nn.", "fairlead.task.models")
-    own = all(type(m).__module__.startswith(ours) for m in model.modules())
-    random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
-    return own and not random and not any(True for _ in model.buffers())
-
-
-def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()

@@ -29,6 +29,7 @@ from fairlead.engine.simulate import Preparation, Simulate
 from fairlead.engine.state.store import ClientStore, Keep
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.evaluation import Spread
+from fairlead.task.shard import holding
 from fairlead.task.task import Task
 
 MOVED = 64 << 20
@@ -77,7 +78,7 @@ class Distributed(Simulate):
         ranks = self.ranks or TorchRanks(task.device, self.backend, self.timeout)
         group = RankGroup(ranks, task, _shards(self, ranks, task))
         if group.sharded:
-            task = task.holding(group.own)
+            task = holding(task, group.own)
         keep = Keep(task.clients, task.device, self.memories, most, ranks.size)
         session = Session(task, method, batches, weights, seed, keep, group)
         session.remark = f"{ranks.size} ranks"

@@ -1,11 +1,13 @@
-"""One forward pass before training, so that a model, a loss and data that do not fit are refused."""
+"""Models before training: made under a seed, in evaluation mode, and refused if they do not fit the data."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fairlead.data.checks import check_labels
@@ -42,3 +44,24 @@ def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> None:
             f"the loss returned shape {tuple(losses.shape)} for {len(block[0])} samples: "
             'return one value per sample, for example with reduction="none"'
         )
+
+
+def in_evaluation_mode(model: nn.Module) -> nn.Module:
+    """The model in evaluation mode, with the same parameters and buffers."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(t): t for t in tensors}).eval()
+
+
+def is_capturable(model: nn.Module) -> bool:
+    """Whether a model's operators depend only on shapes."""
+    ours = ("torch.nn.", "fairlead.task.models")
+    own = all(type(m).__module__.startswith(ours) for m in model.modules())
+    random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
+    return own and not random and not any(True for _ in model.buffers())
+
+
+def made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A model made under a seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
