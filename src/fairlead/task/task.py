@@ -157,12 +157,7 @@ class Task:
         return moved
 
     def replace(self, **fields: Any) -> Self:
-        """The task with another optimum, metrics, l2, noise or name.
-
-        >>> import fairlead as fl
-        >>> fl.problems.theorem2().replace(noise=0.1).noise
-        0.1
-        """
+        """The task with another optimum, metrics, l2, noise or name."""
         for name in fields:
             if name not in ("optimum", "metrics", "l2", "noise", "name"):
                 raise unknown(
@@ -248,6 +243,10 @@ class Task:
             self.memo.update(seed=seed, start=self.layout.flatten(model, self.dtype))
         x, buffers = self.memo["start"]
         return x.clone(), buffers.clone()
+
+    def views(self, x: Tensor) -> dict[str, Tensor]:
+        """The parameters by name, as views of the vector."""
+        return self.layout.views(x)
 
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """The model's `state_dict` with the parameters `x`, to load into an `nn.Module`."""
