@@ -164,7 +164,7 @@ def test_a_shared_sum_is_computed_once_and_right() -> None:
 def small_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is for large vectors is used for small ones."""
     for module, constant, value in (
-        (autotune, "LEAST_DIM", 1), (autotune, "FEW_CALLS", {True: 0, False: 0}),
+        (autotune, "LEAST_DIM", 1), (autotune, "is_small", lambda *_: False),
         (segments, "SHORT", 4), (capture, "SHORT", 4), (segments, "BLOCK", 7),
         (segments, "PRODUCT_BLOCK", 20),
     ):  # fmt: skip
@@ -230,7 +230,7 @@ def test_gradients_of_many_weights_are_products(
     )  # fmt: skip
     x, y = torch.randn(30, 2, 8, 8, dtype=torch.float64), torch.arange(30) % 3
     task = fl.Task(model, "cross_entropy", (x, y), [range(15), range(15, 30)], dtype=x.dtype)
-    form = Form(channels_last=last, deferred="products", capture=(5,))
+    form = Form(channels_last=last, deferred="products", capture=(5,), kernels=True)
     block = tuple(t[0] for t in task.samples(torch.tensor([1]), torch.arange(5)[None]))
     start, none = task.start(0)
     found = settled(oracle.Gradients(task, form).single(start, block, none)[0])
@@ -268,7 +268,7 @@ def test_pooling_is_rewritten_where_it_is_halving(
     halved: list[int] = []
     halve = cpu_kernels.halved
     monkeypatch.setattr(cpu_kernels, "halved", lambda x: halved.append(1) or halve(x))
-    monkeypatch.setattr(autotune, "FEW_CALLS", {True: 0, False: 0})
+    monkeypatch.setattr(autotune, "is_small", lambda *_: False)
 
     def task() -> fl.Task:
         torch.manual_seed(0)

@@ -47,8 +47,8 @@ SMALL = 1 << 20
 """Multiplications per step below which threads and measurements only cost time."""
 WIDTHS = 8
 """Batch widths that are captured, at most."""
-FEW_CALLS = {True: 64, False: 8}
-"""Gradients from which capturing pays, for small problems and others."""
+FEW_CALLS = 64
+"""Gradients from which capturing pays for small problems; for others it always does."""
 COMPILING, HOPED = 60.0, 0.3
 """Seconds that `torch.compile` may take, and the part of a gradient's time that it may save."""
 CHANNELS_LAST = 0.97
@@ -111,20 +111,21 @@ def _forms(p: Problem) -> dict[str, Form]:
     """How gradients are computed in each mode, but for what is measured."""
     task, count = p.session.task, p.draw.count
     calls = p.rounds * count.shape[1]
-    small = is_small(task, len(p.ids), p.draw)
+    small = is_small(task, len(p.ids), p.draw)  # what changes bits must not depend on p.rounds
     widths = {}
     for mode, seen in (("vmap", count.max(0)), ("loop", count.reshape(-1))):
         values, often = np.unique(seen[seen > 0], return_counts=True)
         order = np.argsort(-often, kind="stable")[: WIDTHS - 1]
         full = [int(task.sizes[0])] if task.split.even else []
-        many = calls * (len(p.ids) if mode == "loop" else 1) >= FEW_CALLS[small]
-        widths[mode] = tuple(sorted({*values[order].tolist(), *full})) if many else ()
+        many = calls * (len(p.ids) if mode == "loop" else 1) >= FEW_CALLS
+        captured = many or not small
+        widths[mode] = tuple(sorted({*values[order].tolist(), *full})) if captured else ()
     late: Any = ""
-    if task.device.type == "cpu" and task.dim >= LEAST_DIM:
-        late = "products" if task.capturable and widths["loop"] else "sums"
+    if task.device.type == "cpu" and task.dim >= LEAST_DIM and not small:
+        late = "products" if task.capturable else "sums"
     return {
-        "vmap": Form(half=p.half, capture=widths["vmap"]),
-        "loop": Form(half=p.half, capture=widths["loop"], deferred=late),
+        "vmap": Form(half=p.half, capture=widths["vmap"], kernels=not small),
+        "loop": Form(half=p.half, capture=widths["loop"], kernels=not small, deferred=late),
     }
 
 

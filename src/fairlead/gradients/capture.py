@@ -27,10 +27,12 @@ def traced(
     run: Callable[..., tuple[Any, Tensor]],
     arguments: tuple[Tensor | None, ...],
     compiled: bool = False,
+    kernels: bool = False,
     segmented: bool = False,
     products: bool = False,
 ) -> Callable[..., tuple[Any, Tensor]] | None:
     """The captured form of `run` for arguments of these shapes, compiled on demand; None stays None.
+    kernels: operators are replaced by faster ones on a CPU.
     segmented: results are flat, one per segment; with `products`, those that are matrix products are given
     as their two sides. None if it draws random numbers."""
     given = [place for place, t in enumerate(arguments) if t is not None]
@@ -46,7 +48,7 @@ def traced(
     if any(_draws(node) for node in captured.graph.nodes):
         return None  # a capture would draw the same again
     graph: Any = simplified(captured, example)
-    if all(t is not None and t.device.type == "cpu" for t in example):
+    if kernels and all(t is not None and t.device.type == "cpu" for t in example):
         for_a_cpu(graph)
     if segmented:
         cut_into_segments(graph, products)

@@ -22,7 +22,8 @@ class Form:
     deferred: one client's vectors as `fairlead.gradients.deferred` sums; "products" also leaves gradients
         that are matrix products to be multiplied into them.
     capture: batch widths whose gradients are captured as a flat list of operators (see
-        `fairlead.gradients.capture`).
+        `fairlead.gradients.capture`); by itself that changes no bit.
+    kernels: captured operators are replaced by faster ones on a CPU, which round differently.
     """
 
     way: Way = "vmap"
@@ -31,6 +32,7 @@ class Form:
     channels_last: bool = False
     deferred: Literal["", "sums", "products"] = ""
     capture: tuple[int, ...] = ()
+    kernels: bool = False
 
     def __str__(self) -> str:
         return self.way + ", compiled" * self.compiled + ", bfloat16" * self.half

@@ -65,7 +65,7 @@ class Gradients:
             return run
         key = (len(how), *(None if t is None else t.shape for t in arguments))
         if key not in self._captured:
-            found = traced(run, arguments, self.form.compiled, **how)
+            found = traced(run, arguments, self.form.compiled, self.form.kernels, **how)
             if found is None:  # it draws random numbers
                 self.form = replace(self.form, capture=())
                 return run

@@ -146,7 +146,13 @@ class ClientStore(Generic[M]):
         self._last = NOBODY
 
     def one(self, client: int) -> M:
-        """A copy of one client's state."""
+        """One client's vectors, to be read before the next write: those of the table itself where it is on
+        the device."""
+        slot = int(self._slot[client])
+        if slot < 0:
+            return self.start
+        if isinstance(self._rows, Near):
+            return self.start.filled(self._rows.row(slot))
         return self.read(np.array([client])).map(lambda t: t[0])
 
     def settle(self) -> None:
@@ -205,6 +211,10 @@ class Near:
         if isinstance(index, slice):
             return {name: t[index].clone() for name, t in self._table.items()}
         return {name: t.index_select(0, index) for name, t in self._table.items()}
+
+    def row(self, slot: int) -> Rows:
+        """One row, not copied."""
+        return {name: t[slot] for name, t in self._table.items()}
 
     def lend(self, ids: Ids, slots: Ids) -> Rows:
         """The table itself if these are all of its rows, otherwise copies."""
