@@ -106,7 +106,7 @@ def joinable(seats: Sequence[Seat]) -> bool:
         alone.append(seat.method.round(seat.state, dry).x)
     try:
         joined_rounds(seats, dry=True)
-    except (RuntimeError, FairleadError, IndexError, AssertionError):
+    except (RuntimeError, FairleadError, AttributeError, IndexError, AssertionError):
         return False
     rough = 1e-3 if alone[0].dtype != torch.float64 else 1e-7
     for seat, x in zip(seats, alone, strict=True):
