@@ -145,3 +145,21 @@ def test_checks_say_what_fails() -> None:
         fl.testing.check_method(Unsteady(lr=0.1), ["repeat"])
     with pytest.raises(fl.FairleadError, match="Unsteady fails: two runs"):
         fl.testing.require(Unsteady(lr=0.1), properties=["repeats"])
+
+
+@dataclass(frozen=True)
+class InPlace(fl.Scaffold):
+    """Writes to what it was given."""
+
+    def local(self, client: fl.Client[Any], x: Tensor, c: Tensor) -> Any:
+        sent, kept = super().local(client, x, c)
+        client.memory.c.fill_(7.0)
+        return sent, kept
+
+
+def test_a_program_that_writes_to_its_memory_does_no_harm() -> None:
+    for engine in ("vmap", "loop"):
+        run = fl.train(uneven(), InPlace(lr=0.1), engine=engine, **WORK)
+        plain = fl.train(uneven(), fl.Scaffold(lr=0.1), engine=engine, **WORK)
+        torch.testing.assert_close(run.x, plain.x, rtol=0, atol=1e-12)
+        torch.testing.assert_close(run.client_states().c, plain.client_states().c)

@@ -87,7 +87,7 @@ def check_a_store(device: str, tier: Any, asked: list[tuple[str, list[int]]]) ->
         elif deed == "settle":
             store.settle()
         elif deed == "one":
-            kept = store.one(named[0])
+            kept = store.view(named[0])
             assert torch.equal(kept.c.cpu(), table[named[0]][0])
             store.write(who[:1], Kept(c=kept.c[None] + 1, v=kept.v[None]))
             touched.add(named[0])

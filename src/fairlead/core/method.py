@@ -198,3 +198,10 @@ needs as broadcast values
             f"cohort.run got {name}: pass a method of the algorithm, and what it needs as broadcast values"
         )
     return name
+
+
+def is_own(method: Algorithm[Any, Any]) -> bool:
+    """Whether a method, and one it is wrapped around, come with fairlead."""
+    inner = getattr(method, "method", None)
+    own = type(method).__module__.startswith("fairlead.methods.")
+    return own and (not isinstance(inner, Algorithm) or is_own(inner))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fairlead.core.method import is_own
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Answer, Executor, Request
 from fairlead.engine.clients import Single, Stacked
@@ -64,12 +65,14 @@ class OneByOne(Executor):
         session, draw, ids = self.session, request.draw, request.clients
         program = session.method.program(request.program)
         found, work = Answer(len(ids)), session.work(request.round)
+        # programs of fairlead's own methods do not write to what they read
+        own_state = session.states.view if is_own(session.method) else session.states.one
         for place in range(len(ids)):
             row = ids[place : place + 1]
             mine = Draw(draw.index[place : place + 1], draw.count[place : place + 1])
             outbox = session.outbox(request.round, request.exchange, row)
             client = Single(
-                work, int(row[0]), mine, session.states.one(int(row[0])), outbox,
+                work, int(row[0]), mine, own_state(int(row[0])), outbox,
                 request.measures, request.broadcast,
             )  # fmt: skip
             try:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Algorithm
 from fairlead.engine.api import Answer, Executor, Request, rows_of
 from fairlead.engine.executors import OneByOne
 from fairlead.engine.session import Session
@@ -16,13 +13,6 @@ from fairlead.errors import FairleadError
 
 CLIENTS = 3
 """How many clients are compared."""
-
-
-def is_own(method: Algorithm[Any, Any]) -> bool:
-    """Whether a method, and one it is wrapped around, come with fairlead."""
-    inner = getattr(method, "method", None)
-    own = type(method).__module__.startswith("fairlead.methods.")
-    return own and (not isinstance(inner, Algorithm) or is_own(inner))
 
 
 class Compared(Executor):

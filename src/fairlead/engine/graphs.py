@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairlead.core.method import is_own
 from fairlead.core.records import State
 from fairlead.engine.captured_round import CapturedRound
 from fairlead.engine.cuda_graph import captured, no_waiting
 from fairlead.engine.exchange import RoundCohort
 from fairlead.engine.executors import unstackable
-from fairlead.engine.first_round import is_own
 from fairlead.engine.graph_inputs import Inputs, padded, padded_size
 from fairlead.engine.session import Session
 from fairlead.task.evaluation import measured

@@ -65,7 +65,12 @@ class States:
 
     def one(self, client: int) -> Any:
         """The state of one client."""
-        return None if self.store is None else self.store.one(client)
+        return None if self.store is None else self.store.view(client).map(torch.clone)
+
+    def view(self, client: int) -> Any:
+        """The state of one client, not copied where that is possible: to be read only, before the next
+        write."""
+        return None if self.store is None else self.store.view(client)
 
     def write(self, ids: Ids, memory: Memory) -> None:
         """Keep new states."""

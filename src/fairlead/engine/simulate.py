@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairlead.core.method import Algorithm
+from fairlead.core.method import Algorithm, is_own
 from fairlead.data.batches import Batches
 from fairlead.engine import autotune, cuda_graph
 from fairlead.engine.api import Executor, Ids
 from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
-from fairlead.engine.first_round import Compared, is_own
+from fairlead.engine.first_round import Compared
 from fairlead.engine.graphs import Graphs
 from fairlead.engine.group import Group
 from fairlead.engine.precision import check_half, use_matrix_units

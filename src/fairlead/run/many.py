@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from fairlead.core.method import Algorithm
+from fairlead.core.method import Algorithm, is_own
 from fairlead.data.batches import Draw
 from fairlead.describe import described
 from fairlead.engine.autotune import is_small
 from fairlead.engine.exchange import cohort_of
-from fairlead.engine.first_round import is_own
 from fairlead.engine.many_runs import Seat, joinable, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError

@@ -145,8 +145,8 @@ class ClientStore(Generic[M]):
         self._written[ids] = False
         self._last = NOBODY
 
-    def one(self, client: int) -> M:
-        """One client's vectors, to be read before the next write: those of the table itself where it is on
+    def view(self, client: int) -> M:
+        """One client's vectors, to be read only, before the next write: those of the table itself where it is on
         the device."""
         slot = int(self._slot[client])
         if slot < 0:
