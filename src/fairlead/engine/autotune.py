@@ -47,7 +47,7 @@ SMALL = 1 << 20
 """Multiplications per step below which threads and measurements only cost time."""
 WIDTHS = 8
 """Batch widths that are captured, at most."""
-FEW_CALLS = 64
+FEW_CALLS = 256
 """Gradients from which capturing pays for small problems; for others it always does."""
 COMPILING, HOPED = 60.0, 0.3
 """Seconds that `torch.compile` may take, and the part of a gradient's time that it may save."""
