@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -12,6 +13,11 @@ import pytest
 import torch
 
 import fairlead as fl
+
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # so do jobs in the background, and what they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["FAIRLEAD_CACHE"] = tempfile.mkdtemp()  # measurements of this machine stay out of tests
 
