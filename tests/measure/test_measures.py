@@ -12,7 +12,6 @@ from conftest import toy, uneven
 
 import fairlead as fl
 from fairlead.engine import cuda_graph
-from fairlead.engine.graphs import Graphs
 
 WORK = {"rounds": 3, "cohort": 3, "batch_size": 4, "steps": [1, 5, 3, 4, 2], "seed": 5}
 
@@ -45,7 +44,7 @@ def test_every_engine_measures_the_same(method: fl.Algorithm) -> None:
 
 def test_measures_of_captured_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "captures", lambda device: True)
-    monkeypatch.setattr(Graphs, "record", lambda self, perform: perform() or perform)
+    monkeypatch.setattr(cuda_graph, "record", lambda perform, pool=None: perform() or perform)
     engine = fl.Simulate("vmap", capture=True)
     how = {"measures": [fl.measure.ClientDrift()], "drift": True, **WORK, "rounds": 6}
     run = fl.train(uneven(), fl.Scaffold(lr=0.1), engine=engine, **how)

@@ -133,6 +133,9 @@ class Answer:
 class Executor(ABC):
     """Runs client programs."""
 
+    remark: str = ""
+    """What to report about how it runs."""
+
     @abstractmethod
     def execute(self, request: Request) -> Answer:
         """Run the program for the clients of the request; writes nothing."""

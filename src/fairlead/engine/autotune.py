@@ -67,6 +67,7 @@ class Problem:
 
     ids, draw: the first cohort and its batches. shape: that of the whole cohort's batches, where this
     process has a part of it. rounds: of the whole run. room: clients that fit in memory together.
+    captures: exchanges are captured as CUDA graphs.
     """
 
     session: Session
@@ -78,6 +79,7 @@ class Problem:
     shape: tuple[int, ...]
     rounds: int
     room: int
+    captures: bool
 
     @property
     def half(self) -> bool:
@@ -89,7 +91,7 @@ def chosen(p: Problem) -> Execution:
     """The fastest way to run a cohort like this one."""
     mode, why, form = p.mode, f"{p.mode}, as asked for", Form(half=p.half)
     found = None
-    if p.session.rounds is not None and mode in ("auto", "vmap"):
+    if p.captures:
         found = _graph_form(p)
     if found is not None:
         mode, form, why = "vmap", found[0], found[1] or why

@@ -352,7 +352,10 @@ class Single(_Common):
         if by is None:
             return upload
         rows = settled(upload).map(lambda v: v[None])
-        return self.outbox.encode(rows, by).map(lambda v: v[0])
+        sent = self.outbox.encode(rows, by).map(lambda v: v[0])
+        for name, (coded, _) in self.outbox.sent.items():
+            self.outbox.sent[name] = coded, sent.tensors()[name]
+        return sent
 
     def noise(self, like: Tensor) -> Tensor:
         return self._noise(self.keys, self.work.round, like)[0]

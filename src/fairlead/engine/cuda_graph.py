@@ -30,6 +30,18 @@ def captured(perform: Callable[[], None], pool: Any = None) -> Callable[[], None
     return graph.replay
 
 
+def pool(device: torch.device) -> Any:
+    """Memory that several captures share."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+
+def record(perform: Callable[[], None], pool: Any = None) -> Callable[[], None]:
+    """`captured`, after a run that must not wait for the device."""
+    with no_waiting():
+        perform()
+    return captured(perform, pool)
+
+
 @contextlib.contextmanager
 def no_waiting() -> Iterator[None]:
     """Operators that wait for the device raise: they cannot be captured."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairlead.core.method import Broadcast, Cohort, Lasting, Replies, program_name
-from fairlead.core.records import Memory, State, Upload
+from fairlead.core.records import Memory, Upload
 from fairlead.data.batches import Draw
 from fairlead.engine.accounting import Exchange
 from fairlead.engine.api import Answer, Executor, Ids, Request
@@ -162,13 +162,6 @@ def everyone(session: Session) -> RoundCohort:
     assert session.executor is not None, "the session is not prepared"
     ids = np.arange(session.task.clients)
     return RoundCohort(session, 0, ids, ids, session.executor, idle=True)
-
-
-def play(session: Session, state: State, at: RoundCohort) -> State:
-    """One round of the server's program."""
-    if session.rounds is None or session.mode != "vmap":
-        return session.method.round(state, at)
-    return session.rounds.play(state, at)
 
 
 def plain(broadcast: Mapping[str, Broadcast]) -> dict[str, Tensor | float]:

@@ -16,17 +16,22 @@ CLIENTS = 3
 
 
 class Compared(Executor):
-    """Another executor, compared with one client at a time in the first round."""
+    """Another executor; in the first round `checked`, clients as a matrix, is compared with one client at a
+    time."""
 
-    def __init__(self, session: Session, executor: Executor) -> None:
-        self.session, self.executor = session, executor
+    def __init__(self, session: Session, executor: Executor, checked: Executor) -> None:
+        self.session, self.executor, self.checked = session, executor, checked
+
+    @property
+    def remark(self) -> str:
+        return self.executor.remark
 
     def execute(self, request: Request) -> Answer:
         session = self.session
         if session.accounts.counters.steps == 0 and not session.task.draws_masks:
             places = np.arange(min(CLIENTS, len(request.clients)))
             some = request.of(places, request.weights[: len(places)])
-            self._compare(request, self.executor.execute(some), OneByOne(session).execute(some))
+            self._compare(request, self.checked.execute(some), OneByOne(session).execute(some))
         return self.executor.execute(request)
 
     def _compare(self, request: Request, together: Answer, alone: Answer) -> None:

@@ -1,20 +1,21 @@
-"""The inputs of a captured round: tensors at fixed addresses, filled before each round."""
+"""The inputs of a captured exchange: tensors at fixed addresses, filled before each replay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from fairlead.core.records import Memory, State
-from fairlead.data.batches import Draw
+from fairlead.core.records import Memory
+from fairlead.engine.api import Request
 from fairlead.engine.clients import large_batch
-from fairlead.engine.exchange import RoundCohort
 from fairlead.engine.session import Session
-from fairlead.schedules import Rate, rate_at
+from fairlead.schedules import Rate
 from fairlead.task.task import Task
 
 Ids = NDArray[np.int64]
@@ -35,27 +36,16 @@ def padded_size(task: Task, ids: Ids) -> int:
     return largest if task.mixes_samples else rounded_up(largest)
 
 
-def padded(draw: Draw) -> Draw:
-    """Batches padded to one of few shapes, unless all are equally long."""
-    _, k, b = draw.index.shape
-    if draw.even or (k, b) == (rounded_up(k), rounded_up(b)):
-        return draw
-    grow = (0, rounded_up(b) - b, 0, rounded_up(k) - k)
-    index = torch.nn.functional.pad(draw.index, grow)
-    return Draw(index, np.pad(draw.count, ((0, 0), (0, rounded_up(k) - k))))
-
-
 class Inputs:
-    """The inputs for one round shape, by name. The first run determines which step sizes, large batches
-    and residuals are needed, by requesting them."""
+    """The inputs of one shape of exchange, by name. What has a row per step has room for `room` steps.
+    The first run determines which step sizes, large batches and residuals are needed, by asking for them."""
 
-    def __init__(self, session: Session, state: State, at: RoundCohort, draw: Draw) -> None:
-        self.session, self.at, self.draw, self.even = session, at, draw, draw.even
-        self.largest = padded_size(session.task, at.ids)
-        self.sizes = torch.from_numpy(session.task.sizes).to(session.task.device)
+    def __init__(self, session: Session, request: Request, room: int, width: int) -> None:
+        self.session, self.request, self.room, self.width = session, request, room, width
+        self.even = request.draw.even
+        self.largest = padded_size(session.task, request.clients)
         self.tensors: dict[str, Tensor] = {}
-        self._state, self._memory = state, session.states.start
-        self._asked: dict[str, Any] = {}
+        self._asked: dict[str, Callable[[], None]] = {}
         self._known: dict[str, NDArray[Any]] = {}
         self._rows: dict[str, Tensor] = {}
         self._ids: Ids | None = None
@@ -65,69 +55,69 @@ class Inputs:
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
 
-    @property
-    def ids(self) -> Tensor:
-        return self.tensors["ids"]
+    def name_of(self, t: Tensor) -> str | None:
+        """The name of a tensor that is an input."""
+        return next((name for name, own in self.tensors.items() if own is t), None)
 
     @property
-    def keys(self) -> Tensor:
-        """The clients' numbers for random draws."""
-        return self.tensors["keys"]
-
-    @property
-    def index(self) -> Tensor:
-        return self.tensors["index"]
-
-    @property
-    def state(self) -> State:
-        return self._state.filled(self._under("state/"))
+    def broadcast(self) -> dict[str, Tensor | float]:
+        """What the server sent; numbers are inputs too."""
+        return {name: self.tensors[f"sent/{name}"] for name in self.request.broadcast}
 
     @property
     def memory(self) -> Memory | None:
-        return None if self._memory is None else self._memory.filled(self._under("memory/"))
+        start = self.session.states.start
+        return None if start is None else start.filled(self._rows)
 
-    def _under(self, head: str) -> dict[str, Tensor]:
-        return {n[len(head) :]: t for n, t in self.tensors.items() if n.startswith(head)}
+    def _ask(self, name: str, fill: Callable[[], None]) -> Tensor:
+        if name not in self._asked:
+            self._asked[name] = fill
+            with _disable_current_modes():  # it is asked for while a program is traced
+                fill()
+        return self.tensors[name]
 
     @property
     def round(self) -> Tensor:
         """The round's number, for random draws."""
-        if "round" not in self._asked:
-            self._asked["round"] = None
-            self._fill_asked("round")
-        return self.tensors["round"]
+        return self._ask("round", lambda: self.put("round", self.request.round, torch.int64))
 
-    def step_sizes(self, place: int, lr: Rate) -> tuple[Tensor, Tensor]:
-        """The step sizes (S, K) of a `client.steps`, and their sums."""
-        name = f"steps/{place}"
-        if name not in self._asked:
-            self._asked[name] = lr
-            self._fill_asked(name)
-        return self.tensors[name], self.tensors[f"{name}/sum"]
+    def step_sizes(self, lr: Rate) -> tuple[Tensor, Tensor]:
+        """The step sizes (K, S, 1) of the steps, and their sums (S, 1)."""
+        dtype = self.session.task.dtype
 
-    def server_rate(self, place: int, rate: Rate) -> Tensor:
-        """A server step size that changes from round to round."""
-        name = f"rate/{place}"
-        if name not in self._asked:
-            self._asked[name] = rate
-            self._fill_asked(name)
-        return self.tensors[name]
+        def fill() -> None:
+            if self.even and isinstance(lr, int | float) and "rates" in self.tensors:
+                return  # constant
+            count = self.request.draw.count
+            applied = (count > 0) * self.session.work(self.request.round).rates(lr, count.shape[1])
+            self.put("rates", self._by_step(applied)[..., None], dtype)
+            self.put("moved", applied.sum(1, keepdims=True), dtype)
+
+        return self._ask("rates", fill), self.tensors["moved"]
 
     def large_batch(self, place: int, size: int) -> tuple[Tensor, Tensor]:
         """The samples of a large batch for every client, and their number."""
         name = f"large/{place}"
-        if name not in self._asked:
-            self._asked[name] = size
-            self._fill_asked(name)
-        return self.tensors[name], self.tensors[f"{name}/count"]
+
+        def fill() -> None:
+            request = self.request
+            draw = large_batch(self.session.work(request.round), request.clients, size)
+            room = min(size, self.largest) - draw.index.shape[-1]
+            self.copy(name, torch.nn.functional.pad(draw.index[:, 0], (0, room)))
+            self.put(f"{name}/count", draw.count[:, 0], torch.int64)
+
+        return self._ask(name, fill), self.tensors[f"{name}/count"]
 
     def residual(self, field: str, like: Tensor) -> Tensor:
         """The compression residual of a field."""
-        name = f"residual/{field}"
-        if name not in self._asked:
-            self._asked[name] = torch.zeros_like(like)
-            self._fill_asked(name)
-        return self.tensors[name]
+        width, dtype = like.shape[-1], like.dtype
+
+        def fill() -> None:
+            zeros = torch.zeros(width, dtype=dtype, device=self.session.task.device)
+            read = self.session.residuals.read(field, self.request.clients, zeros)
+            self.copy(f"residual/{field}", read)
+
+        return self._ask(f"residual/{field}", fill)
 
     # -- filling ----------------------------------------------------------------------------------
 
@@ -146,56 +136,47 @@ class Inputs:
         else:
             into.copy_(values, non_blocking=True)
 
-    def fill(self, state: State, at: RoundCohort, draw: Draw) -> None:
-        """Fill in what the next round reads."""
-        self.at, self.draw, session, task = at, draw, self.session, self.session.task
-        coming = {f"state/{name}": value for name, value in state.tensors().items()}
-        coming["index"] = draw.index
-        begins, store = not self.tensors, session.states.store
+    def _by_step(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (S, K) with steps first and room for more."""
+        return np.pad(values.T, ((0, self.room - values.shape[1]), (0, 0)))
+
+    def fill(self, request: Request) -> None:
+        """Fill in what the next replay reads."""
+        self.request, session, task = request, self.session, self.session.task
+        begins, store, draw = not self.tensors, session.states.store, request.draw
+        coming = {f"sent/{n}": v for n, v in request.broadcast.items() if isinstance(v, Tensor)}
+        for name, value in request.broadcast.items():
+            if not isinstance(value, Tensor):
+                self.put(f"sent/{name}", value, torch.float64)
         if session.buffers.numel() or begins:
             coming["buffers"] = session.buffers
         if store is not None and begins:
-            self._rows = store.lend(at.ids)
+            self._rows = store.lend(request.clients)
             self.tensors.update({f"memory/{name}": v for name, v in self._rows.items()})
         elif store is not None:
-            store.read_into(at.ids, self._rows)
+            store.read_into(request.clients, self._rows)
         if begins:
             for name, value in coming.items():
                 self.copy(name, value)
+            shape = (self.room, len(request.clients), self.width)
+            self.tensors["index"] = torch.zeros(shape, dtype=torch.int64, device=task.device)
+            self.put("steps", np.arange(self.room), torch.int64)
         else:
             _torch._foreach_copy_([self.tensors[name] for name in coming], list(coming.values()))
-        if self._ids is not at.ids:  # with full participation they never change
-            self._ids = at.ids
-            self.put("ids", at.ids, torch.int64)
-            self.put("keys", session.identities[at.ids], torch.int64)
-            self.put("weights", at.host_weights, task.dtype)
-            self.put("share", at.share, torch.float64)
+        _, steps, width = draw.index.shape
+        self.tensors["index"][:steps, :, :width].copy_(
+            draw.index.transpose(0, 1), non_blocking=True
+        )
+        if self._ids is not request.clients:  # with full participation they never change
+            self._ids = request.clients
+            self.put("ids", request.clients, torch.int64)
+            self.put("keys", session.identities[request.clients], torch.int64)
+            self.put("sizes", task.sizes[request.clients], torch.int64)
+        weights = self.tensors.get("weights")
+        if weights is None or request.weights is not self._weights:
+            self._weights = request.weights
+            self.copy("weights", request.weights)
         if not self.even:
-            self.put("count", draw.count, torch.int64)
-        for name in self._asked:
-            self._fill_asked(name)
-
-    def _fill_asked(self, name: str) -> None:
-        """Fill in what a program requested, for the current round."""
-        at, session = self.at, self.session
-        given: Any = self._asked[name]
-        kind, dtype = name.partition("/")[0], session.task.dtype
-        if kind == "round":
-            self.put(name, at.round, torch.int64)
-        elif kind == "steps":
-            if self.even and isinstance(given, int | float) and name in self.tensors:
-                return  # constant
-            count = self.draw.count
-            applied = (count > 0) * session.work(at.round).rates(given, count.shape[1])
-            self.put(name, applied, dtype)
-            self.put(f"{name}/sum", applied.sum(1, keepdims=True), dtype)
-        elif kind == "rate":
-            self.put(name, rate_at(given, at.round, at.round), torch.float64)
-        elif kind == "large":
-            draw = large_batch(session.work(at.round), at.ids, given)
-            room = min(given, self.largest) - draw.index.shape[-1]
-            self.copy(name, torch.nn.functional.pad(draw.index[:, 0], (0, room)))
-            self.put(f"{name}/count", draw.count[:, 0], torch.int64)
-        else:
-            field = name.partition("/")[2]
-            self.copy(name, session.residuals.read(field, at.ids, given))
+            self.put("count", self._by_step(draw.count), torch.int64)
+        for fill in self._asked.values():
+            fill()

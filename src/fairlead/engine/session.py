@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.core.method import Algorithm
-from fairlead.core.records import Memory, State
+from fairlead.core.records import Memory
 from fairlead.data.batches import Batches, Draw
 from fairlead.engine.accounting import Accounts
 from fairlead.engine.api import Executor, Ids
+from fairlead.engine.captured_evaluation import CapturedEvaluation
 from fairlead.engine.clients import Work
 from fairlead.engine.group import Group
 from fairlead.engine.precision import restore_units
@@ -86,23 +87,6 @@ class States:
         return np.zeros(0, np.int64) if self.store is None else self.store.touched
 
 
-class Rounds(Protocol):
-    """Another way to run whole rounds and evaluations than one exchange after another."""
-
-    @property
-    def remark(self) -> str:
-        """What to report about it."""
-        ...
-
-    def play(self, state: State, at: Any) -> State:
-        """One round."""
-        ...
-
-    def measure(self, x: Tensor, buffers: Tensor, how: tuple[Any, bool]) -> dict[str, float]:
-        """One evaluation."""
-        ...
-
-
 class Session:
     """A run's states, buffers and accounts, and the cohorts made from them."""
 
@@ -131,7 +115,7 @@ class Session:
         self.gradients = Gradients(task)
         self.execution: Execution | None = None
         self.executor: Executor | None = None
-        self.rounds: Rounds | None = None
+        self.evaluation: CapturedEvaluation | None = None
         self.remark = ""
         self.units: dict[str, Any] = {}
         self.operator_threads = torch.get_num_threads()
@@ -147,7 +131,7 @@ class Session:
     def report(self) -> str:
         """How the run is executed, and why."""
         why = "" if self.execution is None else self.execution.why
-        more = "" if self.rounds is None else self.rounds.remark
+        more = "" if self.executor is None else self.executor.remark
         return "; ".join(filter(None, (why, more, self.remark)))
 
     def use(self, execution: Execution) -> None:
@@ -188,9 +172,9 @@ class Session:
     def evaluate(self, x: Tensor, weighting: Any, objective: bool) -> dict[str, float]:
         """The metrics of a model."""
         task = self.task
-        if self.rounds is None or type(task).evaluate is not Task.evaluate:
+        if self.evaluation is None or type(task).evaluate is not Task.evaluate:
             return task.evaluate(x, self.buffers, weighting, objective, self.group.spread)
-        return self.rounds.measure(x, self.buffers, (weighting, objective))
+        return self.evaluation(x, self.buffers, weighting, objective)
 
     def measurements(self, measures: tuple[Measure, ...]) -> dict[str, float]:
         """What measures have found since the last call."""

@@ -18,9 +18,10 @@ from fairlead.core.method import Algorithm, is_own
 from fairlead.data.batches import Batches
 from fairlead.engine import autotune, cuda_graph
 from fairlead.engine.api import Executor, Ids
+from fairlead.engine.captured import CapturedExecutor
+from fairlead.engine.captured_evaluation import CapturedEvaluation
 from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
 from fairlead.engine.first_round import Compared
-from fairlead.engine.graphs import Graphs
 from fairlead.engine.group import Group
 from fairlead.engine.precision import check_half, use_matrix_units
 from fairlead.engine.resources import Needs, clients_that_fit, keep_freed_memory, needed
@@ -131,10 +132,14 @@ class Preparation:
             torch.set_num_threads(1)  # threads would only wait for each other
         else:
             keep_freed_memory()
-        captures = cuda_graph.captures(session.task.device) and setting.capture is not False
-        if captures and not session.group.several:
-            after = 0 if setting.capture else 1
-            session.rounds = Graphs(session, after, setting.compile == "tuned")
+        if self.captures and not session.group.several:
+            session.evaluation = CapturedEvaluation(session.task)
+
+    @property
+    def captures(self) -> bool:
+        """Whether exchanges are captured as CUDA graphs where they can be."""
+        asked = self.setting.capture is not False and self.setting.mode in ("auto", "vmap")
+        return asked and cuda_graph.captures(self.session.task.device)
 
     @property
     def problem(self) -> autotune.Problem:
@@ -142,7 +147,7 @@ class Preparation:
         setting = self.setting
         return autotune.Problem(
             self.session, setting.mode, setting.precision, setting.compile, self.ids,
-            self.draw, self.shape, self.rounds, self.room,
+            self.draw, self.shape, self.rounds, self.room, self.captures,
         )  # fmt: skip
 
     def executor(self) -> Executor:
@@ -153,5 +158,8 @@ class Preparation:
             return OneByOne(session)
         if why := unstackable(session.task, self.draw):
             raise FairleadError(f'the vmap engine cannot run this task: {why}; use engine="loop"')
-        stacked = StackedExecutor(session, execution.room)
-        return stacked if is_own(session.method) else Compared(session, stacked)
+        stacked = made = StackedExecutor(session, execution.room)
+        if self.captures:
+            after, tuned = int(not self.setting.capture), self.setting.compile == "tuned"
+            made = CapturedExecutor(session, stacked, after, tuned)
+        return made if is_own(session.method) else Compared(session, made, stacked)

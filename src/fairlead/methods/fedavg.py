@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fairlead.compress import QSGD, Compressor
@@ -63,10 +64,10 @@ class FedAvg(ServerStep, Algorithm[Server, Memory]):
         return Server(x=x, slots=slots)
 
     def local(self, client: Client[Any], x: Tensor) -> Drift:
-        y, buffer = x, None
+        y, buffer = x, torch.zeros_like(x)
         for step in client.steps(self.lr):
             g = self.direction(step, y, x)
-            buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
+            buffer = self.momentum * buffer + g if self.momentum else g
             y = step.at(y - step.lr * buffer)
         return client.encode(Drift(dy=y - x), self.compressor)
 

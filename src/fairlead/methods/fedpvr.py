@@ -86,10 +86,10 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
         return Server(x=x, c=s.c + up.share * up.mean.dc, slots=slots)  # line 15
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
-        y, c_i, at, buffer = x, client.memory.c, self._at(), None
+        y, c_i, at, buffer = x, client.memory.c, self._at(), torch.zeros_like(x)
         for step in client.steps(self.lr):
             g = step.grad(y)
-            buffer = g if buffer is None or not self.momentum else self.momentum * buffer + g
+            buffer = self.momentum * buffer + g if self.momentum else g
             d = buffer.clone()  # line 8: SGD elsewhere
             d[..., at] = g[..., at] - c_i + c  # line 9: SCAFFOLD on the part
             y = step.at(y - step.lr * d)

@@ -18,7 +18,7 @@ from fairlead.core.method import Algorithm
 from fairlead.core.records import State
 from fairlead.data.batches import Draw
 from fairlead.data.sampling import Dropouts, Sampler
-from fairlead.engine.exchange import RoundCohort, everyone, play
+from fairlead.engine.exchange import RoundCohort, everyone
 from fairlead.engine.session import Session
 from fairlead.engine.simulate import Simulate
 from fairlead.engine.upcoming import Upcoming
@@ -180,7 +180,7 @@ class Loop:
         clients = self.cohort()
         self.upcoming.expect(self.done + 1)
         if clients is not None:
-            self.state = play(self.session, self.state, clients)
+            self.state = self.session.method.round(self.state, clients)
             self.session.accounts.counters.steps += clients.longest
         self.spend(begin, wait=self.looks)
         self.after()

@@ -220,6 +220,10 @@ class Shared(Executor):
         self._like: dict[Any, Answer] = {}
         self._here: tuple[int, Ids, Ids] = (-1, np.zeros(0, np.int64), np.zeros(0, np.int64))
 
+    @property
+    def remark(self) -> str:
+        return self.executor.remark
+
     def execute(self, request: Request) -> Answer:
         places = self._places(request)
         count = len(request.clients)

@@ -103,7 +103,7 @@ class Outbox:
     def _coded(self, name: str, v: Tensor) -> Coded | None:
         """The code of a field of an upload; None if its vector was not encoded."""
         coded, value = self.sent.get(name, (None, None))
-        return coded if value is not None and v.data_ptr() == value.data_ptr() else None
+        return coded if v is value else None
 
     def bits(self, upload: Upload) -> tuple[int | Tensor, float]:
         """Bits of an upload for each client (one number, or one per client), exact and nominal."""

@@ -1,0 +1,418 @@
+"""Exchanges captured as CUDA graphs and replayed; what is captured does not grow with the number of steps.
+
+A client program is traced once per shape (see `rolled`). What differs from round to round are inputs with a
+fixed place: the broadcast, the clients' ids, batches, states, step sizes and weights, and the round's number
+for random draws. The first exchange of a shape is run as it is, later ones are replayed: a few steps as one
+graph, many as blocks of steps that read their inputs at a counter on the device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from fairlead.engine import cuda_graph
+from fairlead.engine.api import Answer, Executor, Request, rows_of
+from fairlead.engine.clients import Stacked, StackedStep
+from fairlead.engine.exchange import WARM_UP
+from fairlead.engine.executors import unstackable
+from fairlead.engine.graph_inputs import Inputs, padded_size, rounded_up
+from fairlead.engine.rolled import (
+    BEFORE,
+    TRACED,
+    CompiledProgram,
+    Key,
+    Program,
+    Recorder,
+    Untraceable,
+    rolled,
+    unrolled,
+)
+from fairlead.engine.session import Session
+from fairlead.engine.state.outbox import Outbox
+from fairlead.gradients.oracle import Gradients
+from fairlead.rng import Purpose, normal, words
+from fairlead.schedules import Rate
+from fairlead.task.task import Block
+
+SHAPES = 16
+"""How many shapes of exchanges are kept; a run with more traces the least recent ones again."""
+WHOLE, BLOCK = 24, 16
+"""Steps up to which an exchange is one graph, and steps of the blocks of a longer one."""
+UNROLLED = 64
+"""Steps up to which a program whose steps differ is captured."""
+
+
+class CapturedExecutor(Executor):
+    """Replays captured exchanges; runs what cannot be captured by another executor.
+
+    after: how often a shape is run before it is captured. tuned: compilers try several kernels.
+    """
+
+    def __init__(
+        self, session: Session, plain: Executor, after: int = 1, tuned: bool = False
+    ) -> None:
+        self.session, self.plain, self.after, self.tuned = session, plain, after, tuned
+        self.takes: OrderedDict[Any, Take | str] = OrderedDict()
+        self.why = ""
+
+    def execute(self, request: Request) -> Answer:
+        self.why = self._hindrance(request)
+        if self.why:
+            return self.plain.execute(request)
+        draw = request.draw
+        steps = draw.longest
+        room, width = max(TRACED, rounded_up(steps)), draw.index.shape[2]
+        width = width if draw.even else rounded_up(width)
+        sent = tuple((n, getattr(v, "shape", ())) for n, v in request.broadcast.items())
+        key = (
+            request.program, sent, request.exchange, len(request.clients), room, width, draw.even,
+            padded_size(self.session.task, request.clients), tuple(m.name for m in request.measures),
+        )  # fmt: skip
+        if key not in self.takes:
+            try:
+                self.takes[key] = Take(self.session, request, room, width, self.tuned)
+            except (Untraceable, DataDependentOutputException) as error:
+                self.takes[key] = str(error).split("\n")[0]
+            if len(self.takes) > SHAPES:
+                self.takes.popitem(last=False)
+        self.takes.move_to_end(key)
+        take = self.takes[key]
+        if isinstance(take, str) or not take.fits(steps):
+            self.why = take if isinstance(take, str) else "a round has no steps"
+            return self.plain.execute(request)
+        take.inputs.fill(request)
+        take.play(steps, self.after)
+        self.why = take.why
+        return take.answer(request)
+
+    def _hindrance(self, request: Request) -> str:
+        """Why an exchange cannot be captured."""
+        task, execution = self.session.task, self.session.execution
+        if task.ahead:
+            return "the data are not on the device"
+        if execution is not None and execution.room < len(request.clients):
+            return (
+                f"memory has room for {execution.room} of {len(request.clients)} clients at a time"
+            )
+        return unstackable(task, request.draw)
+
+    @property
+    def remark(self) -> str:
+        takes = [take for take in self.takes.values() if isinstance(take, Take)]
+        said = " ".join(dict.fromkeys(take.remark for take in takes if take.remark))
+        if self.why:
+            return f"not captured: {self.why}"
+        count = sum(bool(take.replays) for take in takes)
+        shown = f"exchanges captured as CUDA graphs in {count} shape{'s' * (count != 1)}"
+        return "; ".join(filter(None, (shown if count else "", said)))
+
+
+class _Gradients(Gradients):
+    """A gradient oracle whose calls are entries of a recording."""
+
+    def __init__(self, real: Gradients, recorder: Recorder) -> None:
+        self.__dict__.update(real.__dict__)
+        self.real, self.recorder = real, recorder
+
+    def stacked(
+        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        count = len(block[0])
+        g, after = x.new_empty((count, x.shape[-1])), buffers.new_empty(buffers.shape)
+        self.recorder.note(self.real.stacked, (x, block, weights, buffers), {}, (g, after))
+        return g, after
+
+
+class _Outbox(Outbox):
+    """An outbox whose residuals are inputs."""
+
+    given: Inputs
+
+    def residual(self, name: str, like: Tensor) -> Tensor:
+        return self.given.residual(name, like)
+
+
+@dataclass
+class _Counted:
+    """The gradients that clients take: how often in each traced step, on all data, and on large batches."""
+
+    steps: list[int]
+    passes: int = 0
+    large: list[int] = field(default_factory=list)
+
+    def total(self, request: Request, sizes: Any) -> int:
+        """Gradients of single samples in an exchange."""
+        draw, own = request.draw, sizes[request.clients]
+        times = np.full(draw.count.shape[1], self.steps[-1])
+        times[: len(self.steps)] = self.steps[: len(times)]
+        spent = int(times @ draw.per_step) + self.passes * int(own.sum())
+        return spent + sum(int(np.minimum(own, size).sum()) for size in self.large)
+
+
+class _Clients(Stacked):
+    """The clients of a captured exchange: all that changes is in inputs."""
+
+    def __init__(self, given: Inputs, recorder: Recorder, counted: _Counted, steps: int) -> None:
+        session, request = given.session, given.request
+        self.given, self.recorder, self.counts, self.traced = given, recorder, counted, steps
+        work = session.work(0)
+        self.work = replace(work, gradients=_Gradients(work.gradients, recorder))
+        self.rows, self.owners, self.keys = request.clients, given["ids"], given["keys"]
+        self.outbox = _Outbox(
+            session.residuals, session.seed, given.round, request.exchange, self.rows, self.keys
+        )
+        self.outbox.given = given
+        self.memory, self.index = given.memory, given["index"]
+        self.buffers = rows_of(given["buffers"], len(self.rows))
+        self._begin(request.measures, given.broadcast)
+
+    @property
+    def largest(self) -> int:
+        return self.given.largest
+
+    def steps(self, lr: Rate) -> Iterator[Any]:
+        if self.recorder.step != BEFORE:
+            raise Untraceable("its client program has several loops over steps")
+        rates, self.moved = self.given.step_sizes(lr)
+        for k in range(self.traced):
+            self.recorder.begin(k)
+            yield StackedStep(self, k, rates.select(0, k))
+        self.recorder.begin(self.traced)
+
+    def step_taken(self, k: int) -> None:
+        self.counts.steps[k] += 1
+
+    def full_pass(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.counts.passes += 1
+        work, sizes = self.work, self.given["sizes"]
+        return work.gradients.full_padded(
+            self.owners, sizes, self.largest, x, self.buffers, work.limit
+        )
+
+    def large_batch(self, size: int) -> tuple[Block, Tensor | None]:
+        index, count = self.given.large_batch(len(self.counts.large), size)
+        self.counts.large.append(size)
+        return self.work.task.samples(self.owners, index, None), self._inside(index, count)
+
+    def _inside(self, index: Tensor, count: Tensor) -> Tensor:
+        """The weights of the samples of batches with so many of them."""
+        n = count[:, None]
+        inside = torch.arange(index.shape[1], device=index.device) < n
+        return inside.to(self.work.task.dtype) / n.clamp(min=1)
+
+    def augment_keys(self, step: int) -> Tensor | None:
+        if self.work.task.transform is None:
+            return None
+        k = self.given["steps"].select(0, step)
+        return words(self.work.seed, Purpose.AUGMENT, self.given.round, self.keys, k, 0)[:, :2]
+
+    def gradient_noise(self, step: int, d: int) -> Tensor:
+        k = self.given["steps"].select(0, step)
+        return normal(self.work.seed, self.given.round, self.keys, k, d)
+
+    def noise(self, like: Tensor) -> Tensor:
+        return self._noise(self.keys, self.given.round, like)
+
+    def batch(self, k: int) -> tuple[Block, Tensor | None]:
+        index = self.index.select(0, k)
+        block = self.work.task.samples(self.owners, index, self.augment_keys(k))
+        if self.given.even:
+            return block, None
+        return block, self._inside(index, self.given["count"].select(0, k))
+
+
+class Take:
+    """One shape of an exchange: its inputs, its program, and the captures of it."""
+
+    def __init__(
+        self, session: Session, request: Request, room: int, width: int, tuned: bool
+    ) -> None:
+        self.session, self.tuned = session, tuned
+        self.inputs = Inputs(session, request, room, width)
+        self.inputs.fill(request)
+        self.made, self.program = self._traced(request)
+        self.why = self.remark = ""
+        self.played = 0
+        self.whole: int | None = None
+        """The number of steps that are captured as one graph."""
+        self.replays: dict[Any, Callable[[], None]] = {}
+        self.out: dict[str, Tensor] = {}
+        self.counter: Tensor | None = None
+        """The step that comes next, where steps are replayed in blocks."""
+        self.slots: list[Tensor] = []
+        """What is carried from block to block."""
+        self.values: dict[Key, Any] = {}
+        self._pool: Any = None
+        execution = session.execution
+        again = request.exchange < WARM_UP
+        self._compiles = execution is not None and execution.form.compiled and again
+
+    def fits(self, steps: int) -> bool:
+        """Whether the program can be run for so many steps."""
+        return not self.program.loops or steps > self.program.first
+
+    # -- tracing --------------------------------------------------------------------------------
+
+    def _traced(self, request: Request) -> tuple[Answer, Program]:
+        try:
+            return self._trace(request, TRACED, rolled)
+        except Untraceable:
+            if self.inputs.room > UNROLLED:
+                raise
+            return self._trace(request, self.inputs.room, unrolled)
+
+    def _trace(self, request: Request, steps: int, made: Any) -> tuple[Answer, Program]:
+        given, count = self.inputs, len(request.clients)
+        recorder, self.counted = Recorder(given.name_of), _Counted([0] * steps)
+        program = self.session.method.program(request.program)
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
+            client = _Clients(given, recorder, self.counted, steps)
+            returned = program(client, **given.broadcast)
+            answer = Answer(count)
+            answer.take(client, returned, np.arange(count), request, given["weights"])
+        return answer, made(recorder, dict(_tensors(answer)))
+
+    # -- playing --------------------------------------------------------------------------------
+
+    def play(self, steps: int, after: int) -> None:
+        """Run the exchange over its inputs, or replay its captures."""
+        self.played += 1
+        if self._compiles:
+            self._compile()
+        if self.why or self.played <= after:
+            self.perform(steps)
+            return
+        if not self.replays:
+            self.whole = steps if steps <= WHOLE else None
+        drawn = cuda_graph.Generator(self.session.task.device)
+        try:
+            for name, _ in self._parts(steps):
+                if name not in self.replays:
+                    if self.counter is not None:
+                        self.counter.fill_(self.program.first)
+                    self.replays[name] = self._record(self._part(name))
+                    drawn.restore()
+        except RuntimeError as error:
+            self.why = str(error).strip().split("\n")[0]
+            self.replays = {}
+            drawn.restore()
+            self.perform(steps)
+            return
+        for name, often in self._parts(steps):
+            for _ in range(often):
+                self.replays[name]()
+
+    def _parts(self, steps: int) -> list[tuple[Any, int]]:
+        """The captures that make up an exchange of so many steps, and how often each is replayed."""
+        if not self.program.loops or steps == self.whole:
+            return [("all", 1)]
+        left = steps - self.program.first
+        parts = [("start", 1), (BLOCK, left // BLOCK), (1, left % BLOCK), ("end", 1)]
+        return [(name, often) for name, often in parts if often]
+
+    def _part(self, name: Any) -> Callable[[], None]:
+        if name == "all":
+            steps = self.whole or 0
+            return lambda: self.perform(steps)
+        if isinstance(name, int):
+            return lambda: self._block(name)
+        return self._start if name == "start" else self._end
+
+    def _record(self, perform: Callable[[], None]) -> Callable[[], None]:
+        """Capture what `perform` does; all captures of a take share their memory."""
+        self._pool = self._pool or cuda_graph.pool(self.session.task.device)
+        return cuda_graph.record(perform, self._pool)
+
+    @property
+    def _given(self) -> dict[Key, Tensor]:
+        return {Key(BEFORE, name): t for name, t in self.inputs.tensors.items()}
+
+    def perform(self, steps: int) -> None:
+        """The whole exchange."""
+        program, values = self.program, self.program.begin(self._given)
+        slots = program.first_slots(values)
+        for k in range(program.first, steps if program.loops else 0):
+            slots = program.step(slots, values, self.inputs["steps"][k : k + 1])
+        self.out = program.finish(values, slots)
+
+    def _start(self) -> None:
+        self.values = self.program.begin(self._given)
+        slots = self.program.first_slots(self.values)
+        if self.counter is None:
+            self.slots = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in slots]
+            self.counter = torch.zeros(1, dtype=torch.int64, device=self.session.task.device)
+        for slot, t in zip(self.slots, slots, strict=True):
+            slot.copy_(t)
+        self.counter.fill_(self.program.first)
+
+    def _block(self, steps: int) -> None:
+        assert self.counter is not None
+        slots: list[Any] = self.slots
+        for k in range(steps):
+            slots = self.program.step(slots, self.values, self.counter + k)
+        for slot, t in zip(self.slots, slots, strict=True):
+            slot.copy_(t)
+        self.counter.add_(steps)
+
+    def _end(self) -> None:
+        self.out = self.program.finish(self.values, self.slots)
+
+    def _compile(self) -> None:
+        self._compiles = False
+        try:
+            self.program = CompiledProgram(self.program, self._given, self.tuned)
+        except Exception as error:  # a compiler has many ways to fail
+            lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+            named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+            self.remark = f"not compiled: {(named[-1:] or lines)[0][:200]}"
+
+    # -- what it leaves -------------------------------------------------------------------------
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to a request, with what the newest run left. Client states and residuals are copied
+        where they are kept; the rest is copied here."""
+        made, out = self.made, self.out
+        return replace(
+            made,
+            sums={n: t.clone() for n, t in _under(out, "sum/").items()},
+            buffers=out["buffers"].clone() if "buffers" in out else None,
+            states=[
+                (request.clients, kept.filled(_under(out, "state/"))) for _, kept in made.states
+            ],
+            residuals=[(request.clients, _under(out, "held/")) for _ in made.residuals],
+            up=made.up.copy(),
+            up_later=[(places, out["bits"].clone()) for places, _ in made.up_later],
+            gradients=self.counted.total(request, self.session.task.sizes),
+            measured={
+                measure: {n: t.clone() for n, t in _under(out, f"measured/{measure}/").items()}
+                for measure in made.measured
+            },
+        )
+
+
+def _tensors(answer: Answer) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of an answer, by name."""
+    yield from ((f"sum/{name}", t) for name, t in answer.sums.items())
+    if answer.buffers is not None:
+        yield "buffers", answer.buffers
+    for _, kept in answer.states:
+        yield from ((f"state/{name}", t) for name, t in kept.tensors().items())
+    for _, held in answer.residuals:
+        yield from ((f"held/{name}", t) for name, t in held.items())
+    for _, bits in answer.up_later:
+        yield "bits", bits
+    for measure, sums in answer.measured.items():
+        yield from ((f"measured/{measure}/{name}", t) for name, t in sums.items())
+
+
+def _under(out: dict[str, Tensor], head: str) -> dict[str, Tensor]:
+    return {name[len(head) :]: t for name, t in out.items() if name.startswith(head)}
