@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
@@ -24,7 +23,7 @@ from fairlead.data.splits import Split
 from fairlead.describe import described
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import build
-from fairlead.task.build import Function
+from fairlead.task.build import Function, constructor
 from fairlead.task.evaluation import (
     Spread,
     client_losses,
@@ -73,6 +72,15 @@ class Task:
     label_names: Sequence[str] | None = None
     """The names of the classes in order of their codes, if labels were encoded."""
     _frozen: ClassVar[bool] = False
+
+    from_function = constructor(build.from_function)
+    from_functions = constructor(build.from_functions)
+    from_arrays = constructor(build.from_arrays)
+    from_torch_dataset = constructor(build.from_torch_dataset)
+    from_huggingface = constructor(build.from_huggingface)
+    from_table = constructor(build.from_table)
+    from_csv = constructor(build.from_csv)
+    from_parquet = constructor(build.from_parquet)
 
     def __init__(
         self,
@@ -337,62 +345,3 @@ class Task:
         """f_i(x) of every client, to see which clients are served badly."""
         with torch.no_grad():
             return client_losses(self, x, buffers)
-
-    # -- other constructors ---------------------------------------------------------------------
-
-    @classmethod
-    def from_function(cls, *given: Any, **settings: Any) -> Self:
-        """A task from f(x, *sample) → a number: see `fairlead.task.build.function`.
-
-        >>> b = torch.tensor([[1.0], [3.0]])
-        >>> task = Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
-        >>> task.clients, task.objective(torch.zeros(1))
-        (2, tensor(2.5000))
-        """
-        return cls(**build.function(*given, **settings))
-
-    @classmethod
-    def from_functions(cls, *given: Any, **settings: Any) -> Self:
-        """A task from one function of the vector per client: see `fairlead.task.build.functions`.
-
-        >>> task = Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
-        >>> task.objective(torch.ones(2))
-        tensor(2.)
-        """
-        return cls(**build.functions(*given, **settings))
-
-    @classmethod
-    def from_arrays(cls, x: Any, y: ArrayLike, **settings: Any) -> Self:
-        """A task from arrays of inputs and labels: see `fairlead.task.build.arrays`.
-
-        >>> x, y = np.eye(6, dtype=np.float32), ["cat", "dog", "cat", "dog", "cat", "dog"]
-        >>> task = Task.from_arrays(x, y, client=["A", "A", "A", "B", "B", "B"])
-        >>> task.clients, task.dim
-        (2, 14)
-        """
-        return cls(**build.arrays(x, y, **settings))
-
-    @classmethod
-    def from_torch_dataset(cls, dataset: Any, **settings: Any) -> Self:
-        """A task from (input, label) pairs: see `fairlead.task.build.torch_dataset`."""
-        return cls(**build.torch_dataset(dataset, **settings))
-
-    @classmethod
-    def from_huggingface(cls, dataset: Any, **settings: Any) -> Self:
-        """A task from a dataset of the `datasets` library: see `fairlead.task.build.huggingface`."""
-        return cls(**build.huggingface(dataset, **settings))
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any], **settings: Any) -> Self:
-        """A task from columns by name: see `fairlead.task.build.table`."""
-        return cls(**build.table(table, **settings))
-
-    @classmethod
-    def from_csv(cls, path: str | Path, **settings: Any) -> Self:
-        """A task from a comma-separated file with a header: see `fairlead.task.build.table`."""
-        return cls(**build.csv(path, **settings))
-
-    @classmethod
-    def from_parquet(cls, path: str | Path, **settings: Any) -> Self:
-        """A task from a Parquet file: see `fairlead.task.build.table`."""
-        return cls(**build.parquet(path, **settings))
