@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from decimal import Decimal
 
 import numpy as np
@@ -247,3 +248,13 @@ def test_cells_that_look_like_numbers(tmp_path) -> None:
     days = np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[D]")
     with pytest.raises(fl.FairleadError, match="give numbers or strings"):
         fl.Task.from_table({**table, "day": days}, target="sick", client="who")
+
+
+def test_constructors_return_the_class_they_are_called_on() -> None:
+    class Mine(fl.Task):
+        """A subclass."""
+
+    task = Mine.from_arrays(X, Y, client=WHO)
+    assert type(task) is type(task.from_arrays(X, Y, client=WHO)) is Mine
+    assert list(inspect.signature(Mine.from_csv).parameters) == ["path", "settings"]
+    assert "comma-separated" in str(Mine.from_csv.__doc__)

@@ -11,6 +11,8 @@ from torch import nn
 import fairlead as fl
 from fairlead.gradients.form import ANY, Form
 from fairlead.gradients.oracle import Gradients
+from fairlead.task.evaluation import recorded
+from fairlead.task.shard import holding
 
 
 def _data(n: int = 12, p: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,7 +27,7 @@ def _batchnorm() -> nn.Module:
 def test_parameters_are_views_of_the_vector() -> None:
     task = uneven()
     x = task.start(0)[0]
-    views = task.views(x)
+    views = task.layout.views(x)
     assert sum(v.numel() for v in views.values()) == task.dim == len(x)
     x += 1.0
     again = torch.cat([v.flatten() for v in views.values()])
@@ -384,6 +386,30 @@ def test_distance_is_only_recorded_for_the_objective_it_belongs_to() -> None:
     assert "distance" not in sized.history
     with pytest.raises(fl.FairleadError, match="no metric for the target 'gap'"):
         fl.train(task, fl.FedSGD(lr=0.5), rounds=2, weighting="size", target={"gap": 1e-6})
+
+
+@pytest.mark.parametrize("objective", [True, False])
+def test_recorded_names_are_those_that_evaluate_measures(objective: bool) -> None:
+    x, y = _data()
+    plain = fl.Task(
+        nn.Linear(3, 2), "cross_entropy", (x, y), [range(6), range(6, 12)], test=(x, y), l2=0.1
+    )
+    game = fl.problems.quadratic_game(dim=2)
+    for task in (plain, game, game.replace(optimum=None), fl.problems.agnostic(plain)):
+        found = task.evaluate(task.start()[0], objective=objective)
+        assert set(recorded(task, "uniform", objective)) == set(found)
+
+
+def test_sample_bytes_follow_the_data() -> None:
+    x, y = _data()
+    task = fl.Task(nn.Linear(3, 2), "cross_entropy", (x, y), [range(6), range(6, 12)], keep="host")
+    assert (task.ahead, task.sample_bytes) == (True, 4 * 8)  # stored as given, in float64
+    part = holding(task, np.array([1]))
+    assert (part.ahead, part.sample_bytes) == (False, 3 * 4 + 8)
+    assert holding(task, np.array([], dtype=int)).sample_bytes == 1
+    moved = fl.Task(nn.Linear(3, 2), "cross_entropy", (x, y), [range(6), range(6, 12)])
+    assert (moved.ahead, moved.sample_bytes) == (False, 3 * 4 + 8)
+    assert moved.to(dtype=torch.float64).sample_bytes == 4 * 8
 
 
 @pytest.mark.parametrize("clients", [[np.arange(12) < 6, np.arange(12) >= 6], np.arange(12) % 2])

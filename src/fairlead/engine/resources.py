@@ -19,6 +19,7 @@ from fairlead.engine.session import Session
 from fairlead.engine.state.tiers import Tier, installed, place, total_memory
 from fairlead.errors import FairleadError
 from fairlead.gradients.oracle import Gradients
+from fairlead.task.samples import load
 from fairlead.task.task import Task
 
 REUSED = 32 << 20
@@ -74,7 +75,7 @@ def _activations(task: Task) -> int:
             return t
 
         rows = torch.arange(n, device=task.device) % len(task.data[0])
-        block = task.prepared(task.taken(task.data, rows))
+        block = load(task, task.data, rows)
         with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
             gradients.plain(x, block, buffers)
         return total

@@ -14,6 +14,7 @@ from fairlead.errors import FairleadError, unknown
 from fairlead.run.checkpoint import check_same
 from fairlead.run.loop import Plan
 from fairlead.schedules import check_rate
+from fairlead.task.evaluation import recorded
 from fairlead.task.task import Task
 
 
@@ -35,7 +36,7 @@ def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches
         )
     for name, rate in algorithm.rates().items():
         check_rate(name, rate, plan.rounds, local.most_steps(task.sizes, plan.rounds, plan.seed))
-    known = task.recorded(plan.weighting, plan.objective)
+    known = recorded(task, plan.weighting, plan.objective)
     for name in plan.target or {}:
         if name not in known:
             raise unknown("metric for the target", name, known)

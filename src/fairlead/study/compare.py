@@ -19,6 +19,7 @@ from fairlead.progress import Progress
 from fairlead.run.many import pays, train_many
 from fairlead.run.train import Run, train
 from fairlead.schedules import Rate, Schedule, scaled
+from fairlead.task.evaluation import recorded
 from fairlead.task.losses import better_larger
 from fairlead.task.task import Task
 
@@ -171,7 +172,7 @@ def compare(
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if target is not None and len(target) != 1:
         raise FairleadError("compare needs exactly one target, for example {'accuracy': 0.9}")
-    known = task.recorded(settings.get("weighting", "uniform"), settings.get("objective", True))
+    known = recorded(task, settings.get("weighting", "uniform"), settings.get("objective", True))
     metric = next(iter(target)) if target else metric or default_metric(known)
     goal = None if target is None else target[metric]
     if metric not in known:

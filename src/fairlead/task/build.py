@@ -1,10 +1,10 @@
-"""The arguments of a `Task`, built from your own functions, arrays, datasets or tables."""
+"""The constructors `Task.from_…`: tasks from your own functions, arrays, datasets or tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,20 @@ from fairlead.data.splits import Split, by_id
 from fairlead.errors import FairleadError
 from fairlead.task.losses import value
 from fairlead.task.models import softmax_regression
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Constructor(Protocol[P]):
+    """A class method that returns an instance of the class it is called on."""
+
+    def __get__(self, instance: object, owner: type[T]) -> Callable[P, T]: ...
+
+
+def constructor(create: Callable[Concatenate[Any, P], Any]) -> Constructor[P]:
+    """A function of a class as its class method."""
+    return cast(Any, classmethod(create))
 
 
 class Function(nn.Module):
@@ -37,11 +51,8 @@ class Function(nn.Module):
         return vmap(self.f, in_dims=(None, *(0 for _ in batch)))(self.v, *batch)
 
 
-Arguments = dict[str, Any]
-"""The arguments of `Task`."""
-
-
-def function(
+def from_function(
+    cls: Callable[..., T],
     f: Callable[..., Tensor],
     data: Sequence[Tensor],
     start: Tensor,
@@ -49,18 +60,34 @@ def function(
     *,
     batched: bool = False,
     **settings: Any,
-) -> Arguments:
+) -> T:
     """A task from f(x, *sample) → a number, with one sample per client unless `clients` says
-    otherwise. With `batched` it is f(x, *samples) → one number per sample, which is faster."""
+    otherwise. With `batched` it is f(x, *samples) → one number per sample, which is faster.
+
+    >>> import fairlead as fl
+    >>> b = torch.tensor([[1.0], [3.0]])
+    >>> task = fl.Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
+    >>> task.clients, task.objective(torch.zeros(1))
+    (2, tensor(2.5000))
+    """
     owners = [[i] for i in range(len(data[0]))] if clients is None else clients
     settings.setdefault("dtype", start.dtype)
-    return _arguments(Function(f, start, batched), value, data, owners, settings)
+    return _create(cls, Function(f, start, batched), value, data, owners, settings)
 
 
-def functions(
-    functions: Sequence[Callable[[Tensor], Tensor]], start: Tensor, **settings: Any
-) -> Arguments:
-    """A task from one function of the vector per client; these run one client at a time."""
+def from_functions(
+    cls: Callable[..., T],
+    functions: Sequence[Callable[[Tensor], Tensor]],
+    start: Tensor,
+    **settings: Any,
+) -> T:
+    """A task from one function of the vector per client; these run one client at a time.
+
+    >>> import fairlead as fl
+    >>> task = fl.Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
+    >>> task.objective(torch.ones(2))
+    tensor(2.)
+    """
 
     def values(v: Tensor, ids: Tensor) -> Tensor:
         return torch.stack([functions[int(i)](v) for i in ids])
@@ -68,10 +95,11 @@ def functions(
     ids = torch.arange(len(functions))
     settings.setdefault("dtype", start.dtype)
     model = Function(values, start, batched=True, loose=True)
-    return _arguments(model, value, [ids], ids[:, None].tolist(), settings)
+    return _create(cls, model, value, [ids], ids[:, None].tolist(), settings)
 
 
-def arrays(
+def from_arrays(
+    cls: Callable[..., T],
     x: Any,
     y: ArrayLike,
     *,
@@ -82,13 +110,20 @@ def arrays(
     hold_out: float = 0.0,
     seed: int = 0,
     **settings: Any,
-) -> Arguments:
+) -> T:
     """A task from arrays of inputs and labels.
 
     client: the client of each sample, a number or string per sample; or `clients`, index lists.
     model: linear by default. loss: by default cross-entropy for classes (whole numbers or
         strings), squared error for other numbers.
-    hold_out: the share of every client's samples to use as test data."""
+    hold_out: the share of every client's samples to use as test data.
+
+    >>> import fairlead as fl
+    >>> x, y = np.eye(6, dtype=np.float32), ["cat", "dog", "cat", "dog", "cat", "dog"]
+    >>> task = fl.Task.from_arrays(x, y, client=["A", "A", "A", "B", "B", "B"])
+    >>> task.clients, task.dim
+    (2, 14)
+    """
     if (client is None) == (clients is None):
         raise FairleadError(
             "samples must be assigned to clients in one way: give either client or clients"
@@ -122,10 +157,12 @@ def arrays(
         settings["test"] = (_inputs(x_test, False).to(_inputs(inputs[:1], False).dtype), tested)
     if code.names is not None:
         settings["label_names"] = [str(name) for name in code.names]
-    return _arguments(model, loss, (inputs, target), split, settings)
+    return _create(cls, model, loss, (inputs, target), split, settings)
 
 
-def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: Any) -> Arguments:
+def from_torch_dataset(
+    cls: Callable[..., T], dataset: Any, *, client: ArrayLike | None = None, **settings: Any
+) -> T:
     """A task from a dataset of (input, label) pairs with `client` ids, or from a list of
     datasets, one per client; the other settings are those of `from_arrays`."""
     if isinstance(dataset, list | tuple):
@@ -150,12 +187,12 @@ def torch_dataset(dataset: Any, *, client: ArrayLike | None = None, **settings: 
         ) from error
     if client is not None:
         settings["client"] = client
-    return arrays(x, y, **settings)
+    return from_arrays(cls, x, y, **settings)
 
 
-def huggingface(
-    dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
-) -> Arguments:
+def from_huggingface(
+    cls: Callable[..., T], dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
+) -> T:
     """A task from a dataset of the `datasets` library whose column `client` names the client
     of each row; the other settings are those of `from_arrays`."""
     for name in (inputs, target, client):
@@ -165,10 +202,11 @@ def huggingface(
             )
     table = dataset.select_columns([inputs, target, client]).with_format("numpy")[:]
     x = np.stack([np.asarray(row) for row in table[inputs]])
-    return arrays(x, table[target], client=table[client], **settings)
+    return from_arrays(cls, x, table[target], client=table[client], **settings)
 
 
-def table(
+def from_table(
+    cls: Callable[..., T],
     table: Mapping[str, Any],
     *,
     target: str,
@@ -176,7 +214,7 @@ def table(
     features: Sequence[str] | None = None,
     scale: bool = True,
     **settings: Any,
-) -> Arguments:
+) -> T:
     """A task from columns by name (a dict of arrays, or a pandas frame).
 
     features: the input columns, by default all others. String columns become indicators;
@@ -185,21 +223,23 @@ def table(
     names = [n for n in table if n not in (target, client)] if features is None else features
     x = tables.features(table, list(names), scale)
     y, owner = tables.column(table, target), tables.column(table, client)
-    return arrays(x, y, client=owner, **settings)
+    return from_arrays(cls, x, y, client=owner, **settings)
 
 
-def csv(path: str | Path, **settings: Any) -> Arguments:
+def from_csv(cls: Callable[..., T], path: str | Path, **settings: Any) -> T:
     """A task from a comma-separated file with a header; settings are those of `from_table`."""
-    return table(tables.read_csv(path), **settings)
+    return from_table(cls, tables.read_csv(path), **settings)
 
 
-def parquet(path: str | Path, **settings: Any) -> Arguments:
+def from_parquet(cls: Callable[..., T], path: str | Path, **settings: Any) -> T:
     """A task from a Parquet file; settings are those of `from_table`."""
-    return table(tables.read_parquet(path), **settings)
+    return from_table(cls, tables.read_parquet(path), **settings)
 
 
-def _arguments(model: Any, loss: Any, data: Any, clients: Any, settings: Arguments) -> Arguments:
-    return {"model": model, "loss": loss, "data": data, "clients": clients, **settings}
+def _create(
+    cls: Callable[..., T], model: Any, loss: Any, data: Any, clients: Any, settings: dict[str, Any]
+) -> T:
+    return cls(**{"model": model, "loss": loss, "data": data, "clients": clients, **settings})
 
 
 def _pairs(dataset: Any) -> list[tuple[Any, Any]]:

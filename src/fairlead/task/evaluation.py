@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.losses import LOSSES, METRICS, Metric, Whole
+from fairlead.task.samples import load
 
 DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
@@ -34,6 +35,27 @@ def client_weights(
     if raw.shape != sizes.shape or not np.isfinite(raw).all() or (raw <= 0).any():
         raise FairleadError(f"client weights must be {len(sizes)} positive numbers, one per client")
     return raw / raw.sum()
+
+
+def knows_optimum(task: Any, weighting: str | Sequence[float]) -> bool:
+    """Whether the task's optimum is that of the objective with these weights."""
+    if task.optimum is None:
+        return False
+    if task.weighting is not None:  # the only one allowed
+        return True
+    return np.allclose(task.client_weights(weighting), task.client_weights())
+
+
+def recorded(task: Any, weighting: str | Sequence[float], objective: bool) -> list[str]:
+    """The names of what `Task.evaluate` measures."""
+    names = ["loss"] * objective + ["test_loss", *task.metrics] * (task.test is not None)
+    names += ["distance", "gap"][: 1 + objective] * knows_optimum(task, weighting)
+    return task._with_own_measures(names, objective)
+
+
+def turned(task: Any, v: Any) -> Any:
+    """The vector with its sign flipped where the objective is maximized."""
+    return v if task.flip is None else v * task.flip
 
 
 class Processes(Protocol):
@@ -86,7 +108,7 @@ def sums(
     for part, w in zip(rows.split(block), weights.split(block), strict=True):
         if not len(part):
             continue
-        batch = task.prepared(task.taken(data, part))
+        batch = load(task, data, part)
         output = functional_call(task.evaluation_model, named, batch[: task.inputs])
         targets = batch[task.inputs :]
         found["loss"] = found["loss"] + task.loss(output, *targets) @ w
@@ -128,7 +150,7 @@ def objective_of(
     """f(x) = Σ p_i f_i(x) over all clients' data."""
     weights = _sample_weights(task, weighting)
     total = sums(task, x, buffers, task.data, task.order, weights, {}, block, spread)["loss"]
-    return total + task.l2 / 2 * (task.turned(x) @ x) if task.l2 else total
+    return total + task.l2 / 2 * (turned(task, x) @ x) if task.l2 else total
 
 
 def _sample_weights(task: Any, weighting: str | Sequence[float]) -> Tensor:
@@ -170,7 +192,7 @@ def measured(
         if objective:
             values["loss"] = objective_of(task, x, weighting, buffers, spread=spread)
         values.update(held_out(task, x, buffers, spread))
-        if task.optimum is not None and task.knows_optimum(weighting):
+        if task.optimum is not None and knows_optimum(task, weighting):
             values["distance"] = (x - task.optimum).norm()
             if objective:
                 values["gap"] = values["loss"] - _least(task, task.optimum, weighting, buffers)
@@ -211,7 +233,7 @@ def evaluate_many(
             even = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
             found = _stacked_sums(task, x, buffers, task.test, rows, even, task.metrics)
             values.update({"test_loss": found.pop("loss"), **found})
-        if task.optimum is not None and task.knows_optimum(weighting):
+        if task.optimum is not None and knows_optimum(task, weighting):
             values["distance"] = (x - task.optimum).norm(dim=1)
             if objective:
                 values["gap"] = values["loss"] - _least(task, task.optimum, weighting, buffers[0])
@@ -240,7 +262,7 @@ def _stacked_sums(
     """`sums` at several points."""
     total = x.new_zeros(len(x), 1 + len(metrics))
     for part, w in zip(rows.split(block), weights.split(block), strict=True):
-        batch = task.prepared(task.taken(data, part))
+        batch = load(task, data, part)
         inputs, targets = batch[: task.inputs], batch[task.inputs :]
 
         def at(
@@ -259,10 +281,10 @@ def client_losses(task: Any, x: Tensor, buffers: Tensor | None = None) -> Tensor
     named = task.state_dict(x, buffers)
     losses = []
     for rows in task.order.split(4096):
-        batch = task.prepared(task.taken(task.data, rows))
+        batch = load(task, task.data, rows)
         output = functional_call(task.evaluation_model, named, batch[: task.inputs])
         losses.append(task.loss(output, *batch[task.inputs :]))
     sizes = torch.from_numpy(task.sizes).to(task.device)
     owner = torch.repeat_interleave(torch.arange(task.clients, device=task.device), sizes)
     total = x.new_zeros(task.clients).index_add(0, owner, torch.cat(losses))
-    return total / sizes + task.l2 / 2 * (task.turned(x) @ x)
+    return total / sizes + task.l2 / 2 * (turned(task, x) @ x)

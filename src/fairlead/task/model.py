@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from fairlead.data.checks import check_labels
 from fairlead.errors import FairleadError
+from fairlead.task.samples import prepared, taken
 
 
 def check_model(task: Any, labels: bool) -> None:
@@ -23,10 +24,10 @@ def check_model(task: Any, labels: bool) -> None:
 
 
 def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> None:
-    block = task.taken(data, torch.arange(min(2, len(data[0]))))
+    block = taken(task, data, torch.arange(min(2, len(data[0]))))
     x, _ = task.start(0)
     try:
-        block = task.prepared(block)
+        block = prepared(task, block)
         output = functional_call(task.evaluation_model, task.state_dict(x), block[: task.inputs])
         if labels and not data[-1].is_floating_point():
             check_labels(data[-1], output.shape[1])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairlead.core.domain import Simplex
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
-from fairlead.task.evaluation import Spread, held_out
+from fairlead.task.evaluation import Spread, held_out, turned
 from fairlead.task.losses import value
 from fairlead.task.task import Task
 
@@ -135,7 +135,7 @@ class SaddleTask(Task):
         leaf = z.detach().requires_grad_()
         with torch.enable_grad():
             (g,) = torch.autograd.grad(self.objective(leaf, weighting, buffers), leaf)
-        return self.turned(g)
+        return turned(self, g)
 
     def residual(
         self,
@@ -157,17 +157,11 @@ class SaddleTask(Task):
             )
         return weights
 
-    def knows_optimum(self, weighting: str | Sequence[float] = "uniform") -> bool:
-        if self.weighting is not None:  # the only one allowed
-            return self.optimum is not None
-        return super().knows_optimum(weighting)
-
-    def recorded(self, weighting: str | Sequence[float], objective: bool) -> list[str]:
-        known = super().recorded(weighting, objective) + ["residual_norm"] * objective
-        if self.judge is not None:
-            tested = ["test_loss", *self.judge.metrics] if self.judge.test is not None else []
-            known = [*tested, *known]
-        return known + ["x_distance", "y_distance"] * self.knows_optimum(weighting)
+    def _with_own_measures(self, names: list[str], objective: bool) -> list[str]:
+        own = ["residual_norm"] * objective + ["x_distance", "y_distance"] * ("distance" in names)
+        if self.judge is None or self.judge.test is None:
+            return [*names, *own]
+        return ["test_loss", *self.judge.metrics, *names, *own]
 
     def evaluate(
         self,

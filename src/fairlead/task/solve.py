@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairlead.errors import FairleadError
+from fairlead.task.evaluation import turned
 from fairlead.task.saddle import SaddleTask
 from fairlead.task.task import Task
 
@@ -73,7 +74,7 @@ def saddle_point(
         with torch.enable_grad():
             leaf = z if graph else z.detach().requires_grad_()
             (g,) = torch.autograd.grad(exact.objective(leaf, weighting), leaf, create_graph=graph)
-        return exact.turned(g)
+        return turned(exact, g)
 
     def residual(z: Tensor) -> Tensor:
         g = mapping(z, graph=True)

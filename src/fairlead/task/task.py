@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -24,20 +23,19 @@ from fairlead.data.splits import Split
 from fairlead.describe import described
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import build
-from fairlead.task.build import Function
+from fairlead.task.build import Function, constructor
 from fairlead.task.evaluation import (
     Spread,
     client_losses,
     client_weights,
     evaluated,
     objective_of,
+    turned,
 )
 from fairlead.task.layout import Layout
 from fairlead.task.losses import LOSSES, METRICS, Loss, Metric, Whole
 from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
-
-Block: TypeAlias = tuple[Tensor, ...]
-"""Samples: inputs and targets, one row per sample."""
+from fairlead.task.samples import Block, prepared, sample_bytes, taken
 
 
 class Task:
@@ -70,9 +68,20 @@ class Task:
     """The set that points must belong to, if it is not the whole space."""
     flip: Tensor | None = None
     """Signs of the coordinates of a saddle task: −1 where the objective is maximized."""
+    weighting: str | Sequence[float] | None = None
+    """The client weights that a saddle task was built for, if it refuses others."""
     label_names: Sequence[str] | None = None
     """The names of the classes in order of their codes, if labels were encoded."""
     _frozen: ClassVar[bool] = False
+
+    from_function = constructor(build.from_function)
+    from_functions = constructor(build.from_functions)
+    from_arrays = constructor(build.from_arrays)
+    from_torch_dataset = constructor(build.from_torch_dataset)
+    from_huggingface = constructor(build.from_huggingface)
+    from_table = constructor(build.from_table)
+    from_csv = constructor(build.from_csv)
+    from_parquet = constructor(build.from_parquet)
 
     def __init__(
         self,
@@ -126,7 +135,7 @@ class Task:
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else made(model, 0)
         self._place(module, dtype, torch.device(device))
         check_model(self, loss == "cross_entropy")
-        self.freeze()
+        self._freeze()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._frozen:
@@ -135,11 +144,11 @@ class Task:
             )
         super().__setattr__(name, value)
 
-    def freeze(self) -> None:
+    def _freeze(self) -> None:
         """Refuse changes from now on."""
         self.__dict__["_frozen"] = True
 
-    def changed(self) -> Self:
+    def _changed(self) -> Self:
         """A copy that may still be changed."""
         other = copy.copy(self)
         other.__dict__["_frozen"] = False
@@ -150,10 +159,10 @@ class Task:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """The task on another device or in another precision."""
-        moved = self.changed()
+        moved = self._changed()
         place = torch.device(device or self.device)
         moved._place(copy.deepcopy(self.model), dtype or self.dtype, place)
-        moved.freeze()
+        moved._freeze()
         return moved
 
     def replace(self, **fields: Any) -> Self:
@@ -163,11 +172,11 @@ class Task:
                 raise unknown(
                     "field to replace", name, ["optimum", "metrics", "l2", "noise", "name"]
                 )
-        other = self.changed()
+        other = self._changed()
         for name, value in fields.items():
             setattr(other, name, value)
         other.optimum = None if other.optimum is None else self.cast(other.optimum)
-        other.freeze()
+        other._freeze()
         return other
 
     def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
@@ -183,6 +192,9 @@ class Task:
         self.store = torch.device("cpu") if self._stays(device) else device
         if self.store == device and not self.mapped and self.keep != "host":
             self.data = tuple(self.cast(t) for t in self.data)
+        self.sample_bytes = sample_bytes(self.data)
+        # whether samples are worth fetching ahead of time
+        self.ahead = self.mapped or self.keep == "host" or self.store != self.device
         self.test = None if self.test is None else tuple(self.cast(t) for t in self.test)
         self.optimum = None if self.optimum is None else self.cast(self.optimum)
         self.order = torch.from_numpy(self.split.order).to(self.store)
@@ -206,18 +218,6 @@ class Task:
             return self.keep == "host" or device.type == "cpu"
         size = sum(t.numel() * t.element_size() for t in self.data)
         return self.mapped or size > torch.cuda.mem_get_info(device)[0] / 2
-
-    @property
-    def ahead(self) -> bool:
-        """Whether samples are worth fetching ahead of time."""
-        return self.mapped or self.keep == "host" or self.store != self.device
-
-    @property
-    def sample_bytes(self) -> int:
-        """Bytes of one sample where it is stored."""
-        return max(1, sum(t.nbytes // max(1, len(t)) for t in self.data))
-
-    # -- layout ---------------------------------------------------------------------------------
 
     @property
     def clients(self) -> int:
@@ -244,10 +244,6 @@ class Task:
         x, buffers = self.memo["start"]
         return x.clone(), buffers.clone()
 
-    def views(self, x: Tensor) -> dict[str, Tensor]:
-        """The parameters by name, as views of the vector."""
-        return self.layout.views(x)
-
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """The model's `state_dict` with the parameters `x`, to load into an `nn.Module`."""
         buffers = self.start()[1] if buffers is None else buffers
@@ -261,8 +257,6 @@ class Task:
         made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
         return described({**fixed, "data": data, "layers": self.layers, **made})
 
-    # -- samples and losses ---------------------------------------------------------------------
-
     def cast(self, t: Tensor) -> Tensor:
         """A tensor on the task's device; floats in its precision."""
         return t.to(self.device, self.dtype if t.is_floating_point() else None)
@@ -271,45 +265,18 @@ class Task:
         """The samples at positions `index` (S, B) of the clients (S,), gathered: (S, B, …). The
         transform is applied, and with `keys` augments them."""
         rows = self.order[(self.first[client][:, None] + index).reshape(-1)]
-        block = tuple(t.unflatten(0, index.shape) for t in self.taken(self.data, rows))
-        return self.prepared(block, keys)
-
-    def taken(self, data: Block, rows: Tensor) -> Block:
-        """Some rows of data, copied to the task's device."""
-        return tuple(self.cast(t.index_select(0, rows.to(t.device))) for t in data)
-
-    def prepared(self, block: Block, keys: Tensor | None = None) -> Block:
-        """Samples as the model expects them, after the transform."""
-        if self.transform is None:
-            return block
-        return self.transform(block[0], self.dtype, keys), *block[1:]
+        block = tuple(t.unflatten(0, index.shape) for t in taken(self, self.data, rows))
+        return prepared(self, block, keys)
 
     def regularised(self, g: Any, x: Any) -> Any:
         """The gradient of the objective from that of the data loss; for a saddle task the gradient
         mapping, whose sign is flipped where the objective is maximized."""
-        g = self.turned(g)
+        g = turned(self, g)
         return g + self.l2 * x if self.l2 else g
-
-    def turned(self, v: Any) -> Any:
-        """The vector with its sign flipped where the objective is maximized."""
-        return v if self.flip is None else v * self.flip
-
-    # -- evaluation -----------------------------------------------------------------------------
 
     def client_weights(self, weighting: str | Sequence[float] = "uniform") -> NDArray[np.float64]:
         """The weight of every client in the objective; they sum to one."""
         return client_weights(self.sizes, weighting)
-
-    def knows_optimum(self, weighting: str | Sequence[float] = "uniform") -> bool:
-        """Whether the known optimum is that of the objective with these weights."""
-        if self.optimum is None:
-            return False
-        return np.allclose(self.client_weights(weighting), self.client_weights())
-
-    def recorded(self, weighting: str | Sequence[float], objective: bool) -> list[str]:
-        """The names of what `evaluate` measures."""
-        known = ["loss"] * objective + ["test_loss", *self.metrics] * (self.test is not None)
-        return known + ["distance", "gap"][: 1 + objective] * self.knows_optimum(weighting)
 
     def objective(
         self,
@@ -333,66 +300,11 @@ class Task:
         the processes that share the work."""
         return evaluated(self, x, buffers, weighting, objective, spread)
 
+    def _with_own_measures(self, names: list[str], objective: bool) -> list[str]:
+        """The names of what `evaluate` measures, from those that every task has."""
+        return names
+
     def client_losses(self, x: Tensor, buffers: Tensor | None = None) -> Tensor:
         """f_i(x) of every client, to see which clients are served badly."""
         with torch.no_grad():
             return client_losses(self, x, buffers)
-
-    # -- other constructors ---------------------------------------------------------------------
-
-    @classmethod
-    def from_function(cls, *given: Any, **settings: Any) -> Self:
-        """A task from f(x, *sample) → a number: see `fairlead.task.build.function`.
-
-        >>> b = torch.tensor([[1.0], [3.0]])
-        >>> task = Task.from_function(lambda x, b: ((x - b) ** 2).sum() / 2, [b], torch.zeros(1))
-        >>> task.clients, task.objective(torch.zeros(1))
-        (2, tensor(2.5000))
-        """
-        return cls(**build.function(*given, **settings))
-
-    @classmethod
-    def from_functions(cls, *given: Any, **settings: Any) -> Self:
-        """A task from one function of the vector per client: see `fairlead.task.build.functions`.
-
-        >>> task = Task.from_functions([lambda x: x.sum(), lambda x: (x * x).sum()], torch.ones(2))
-        >>> task.objective(torch.ones(2))
-        tensor(2.)
-        """
-        return cls(**build.functions(*given, **settings))
-
-    @classmethod
-    def from_arrays(cls, x: Any, y: ArrayLike, **settings: Any) -> Self:
-        """A task from arrays of inputs and labels: see `fairlead.task.build.arrays`.
-
-        >>> x, y = np.eye(6, dtype=np.float32), ["cat", "dog", "cat", "dog", "cat", "dog"]
-        >>> task = Task.from_arrays(x, y, client=["A", "A", "A", "B", "B", "B"])
-        >>> task.clients, task.dim
-        (2, 14)
-        """
-        return cls(**build.arrays(x, y, **settings))
-
-    @classmethod
-    def from_torch_dataset(cls, dataset: Any, **settings: Any) -> Self:
-        """A task from (input, label) pairs: see `fairlead.task.build.torch_dataset`."""
-        return cls(**build.torch_dataset(dataset, **settings))
-
-    @classmethod
-    def from_huggingface(cls, dataset: Any, **settings: Any) -> Self:
-        """A task from a dataset of the `datasets` library: see `fairlead.task.build.huggingface`."""
-        return cls(**build.huggingface(dataset, **settings))
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any], **settings: Any) -> Self:
-        """A task from columns by name: see `fairlead.task.build.table`."""
-        return cls(**build.table(table, **settings))
-
-    @classmethod
-    def from_csv(cls, path: str | Path, **settings: Any) -> Self:
-        """A task from a comma-separated file with a header: see `fairlead.task.build.table`."""
-        return cls(**build.csv(path, **settings))
-
-    @classmethod
-    def from_parquet(cls, path: str | Path, **settings: Any) -> Self:
-        """A task from a Parquet file: see `fairlead.task.build.table`."""
-        return cls(**build.parquet(path, **settings))

@@ -19,6 +19,7 @@ from fairlead.study.compare import labelled as labelled
 from fairlead.study.tuning.objective import COLUMNS, Aim, Outcome
 from fairlead.study.tuning.result import Entry, Tuning
 from fairlead.study.tuning.space import GRID, Method, Space, Values, check_names
+from fairlead.task.evaluation import recorded
 from fairlead.task.task import Task
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def _aim(
 ) -> Aim:
     if target is not None and len(target) != 1:
         raise FairleadError("tune needs exactly one target, for example {'accuracy': 0.9}")
-    known = task.recorded(settings.get("weighting", "uniform"), settings.get("objective", True))
+    known = recorded(task, settings.get("weighting", "uniform"), settings.get("objective", True))
     name = next(iter(target)) if target else metric or default_metric(known)
     if name not in known:
         raise unknown("metric", name, known)

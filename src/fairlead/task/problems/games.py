@@ -268,8 +268,8 @@ class AgnosticTask(SaddleTask):
             found["worst_loss"] = float(self.judge.client_losses(model, buffers).max())
         return found
 
-    def recorded(self, weighting: str | Sequence[float], objective: bool) -> list[str]:
-        return [*super().recorded(weighting, objective), *["worst_loss"] * objective]
+    def _with_own_measures(self, names: list[str], objective: bool) -> list[str]:
+        return [*super()._with_own_measures(names, objective), *["worst_loss"] * objective]
 
 
 def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticTask:
