@@ -151,11 +151,16 @@ class _Counted:
 
     def total(self, request: Request, sizes: Any) -> int:
         """Gradients of single samples in an exchange."""
-        draw, own = request.draw, sizes[request.clients]
-        times = np.full(draw.count.shape[1], self.steps[-1])
-        times[: len(self.steps)] = self.steps[: len(times)]
-        spent = int(times @ draw.per_step) + self.passes * int(own.sum())
-        return spent + sum(int(np.minimum(own, size).sum()) for size in self.large)
+        per_step, spent = request.draw.per_step, 0
+        if self.steps:
+            times = np.full(len(per_step), self.steps[-1])
+            times[: len(self.steps)] = self.steps[: len(times)]
+            spent = int(times @ per_step)
+        if self.passes or self.large:
+            own = sizes[request.clients]
+            spent += self.passes * int(own.sum())
+            spent += sum(int(np.minimum(own, size).sum()) for size in self.large)
+        return spent
 
 
 class _Clients(Stacked):

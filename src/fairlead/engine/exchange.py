@@ -69,19 +69,11 @@ class RoundCohort(Cohort):
         self.executor, self.idle = executor, idle
         self.first = session.accounts.counters.steps == 0
         self.exchange = WARM_UP if idle else 0
-        self.share = float(session.weights[ids].sum())
-        self.host_weights = session.weights[ids] / self.share
         self.sent = Sent()
         self._draws: dict[bytes, Draw] = {}
         self._noises = 0
         if draw is not None:
             self._draws[ids.tobytes()] = draw
-
-    @property
-    def weights(self) -> Tensor:
-        """The clients' weights in means over the cohort."""
-        task = self.session.task
-        return torch.from_numpy(self.host_weights).to(task.device, task.dtype, non_blocking=True)
 
     def draw_of(self, ids: Ids) -> Draw:
         """The batches of some of the clients, the same in all exchanges of the round."""
@@ -118,13 +110,18 @@ class RoundCohort(Cohort):
         request = self.request(program, broadcast)
         answer = self.executor.execute(request)
         commit(self, answer, self.sent.bits(broadcast), broadcast)
-        return Replies(answer.kind(**answer.sums), answer.count, self.share)
+        return self.replies(answer)
+
+    def replies(self, answer: Answer) -> Replies[Any]:
+        """What the server's program sees of an answer."""
+        share, _ = self.session.cohort_weights(self.ids)
+        return Replies(answer.kind(**answer.sums), answer.count, share)
 
     def request(self, program: Callable[..., Any], broadcast: Mapping[str, Broadcast]) -> Request:
         """The exchange, for all of the clients."""
         return Request(
             program=program_name(program), broadcast=plain(broadcast), round=self.round,
-            exchange=self.exchange, clients=self.ids, weights=self.weights,
+            exchange=self.exchange, clients=self.ids, weights=self.session.cohort_weights(self.ids)[1],
             draw_of=self.draw_of, measures=self.session.measures,
         )  # fmt: skip
 
@@ -144,7 +141,7 @@ class DryCohort(RoundCohort):
     ) -> Replies[U]:
         answer = self.executor.execute(self.request(program, broadcast))
         self.exchange += 1
-        return Replies(answer.kind(**answer.sums), answer.count, self.share)
+        return self.replies(answer)
 
 
 def cohort_of(

@@ -49,6 +49,7 @@ class Inputs:
         self._known: dict[str, NDArray[Any]] = {}
         self._rows: dict[str, Tensor] = {}
         self._ids: Ids | None = None
+        self._weights: Tensor | None = None
 
     # -- what a program reads ---------------------------------------------------------------------
 
@@ -172,8 +173,7 @@ class Inputs:
             self.put("ids", request.clients, torch.int64)
             self.put("keys", session.identities[request.clients], torch.int64)
             self.put("sizes", task.sizes[request.clients], torch.int64)
-        weights = self.tensors.get("weights")
-        if weights is None or request.weights is not self._weights:
+        if self._weights is not request.weights:
             self._weights = request.weights
             self.copy("weights", request.weights)
         if not self.even:

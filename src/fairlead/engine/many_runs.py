@@ -150,7 +150,7 @@ def _exchange(seats: Sequence[Seat], lead: Algorithm[Any, Any], dry: bool) -> No
         cohort, broadcast = seat.cohort, seat.asked.broadcast
         if not dry:
             commit(cohort, answer, cohort.sent.bits(broadcast), broadcast)
-        seat.answers.append(Replies(answer.kind(**answer.sums), answer.count, cohort.share))
+        seat.answers.append(cohort.replies(answer))
 
 
 def executed(

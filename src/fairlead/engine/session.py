@@ -117,6 +117,7 @@ class Session:
         self.executor: Executor | None = None
         self.evaluation: CapturedEvaluation | None = None
         self.remark = ""
+        self._weighed: tuple[Ids, tuple[float, Tensor]] | None = None
         self.units: dict[str, Any] = {}
         self.operator_threads = torch.get_num_threads()
 
@@ -143,6 +144,15 @@ class Session:
             self.gradients = Gradients(self.task, replace(execution.form, compiled=False))
 
     # -- rounds ---------------------------------------------------------------------------------
+
+    def cohort_weights(self, ids: Ids) -> tuple[float, Tensor]:
+        """The weight of some clients among all, and their weights in means over them."""
+        if self._weighed is None or self._weighed[0] is not ids:
+            share = float(self.weights[ids].sum())
+            weights = torch.from_numpy(self.weights[ids] / share)
+            there = weights.to(self.task.device, self.task.dtype, non_blocking=True)
+            self._weighed = ids, (share, there)
+        return self._weighed[1]
 
     def draw(self, round: int, ids: Ids, idle: bool = False) -> Draw:
         """The batches of some clients in a round."""
