@@ -26,7 +26,7 @@ import time
 
 import numpy as np
 
-from fairlead.engine.processes.cost import Network, round_cost
+from fairlead.study.cluster_cost import Network, round_cost
 
 MTU = 9000
 NAME = "fairlead"

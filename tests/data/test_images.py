@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import fairlead as fl
-from fairlead.engine import autotune
 from fairlead.engine.clients import LOADER
 from fairlead.gradients.oracle import Gradients
 from fairlead.rng import Purpose, words
@@ -206,22 +205,3 @@ def test_a_process_that_has_not_its_parents_thread_starts_one(tmp_path) -> None:
     LOADER.process = -1  # as it is in a child: the thread belongs to another process
     _train_mapped(str(tmp_path))
     assert LOADER.process == os.getpid()
-
-
-def test_channels_may_lie_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layout that is measured, kept with the run, and changes results by rounding only."""
-    x = torch.rand(24, 2, 8, 8, dtype=torch.float64)
-    model = fl.models.femnist_cnn(3, side=8)
-    model = torch.nn.Sequential(torch.nn.Conv2d(2, 1, 1), model())
-    split = [np.arange(k, 24, 3) for k in range(3)]
-    task = fl.Task(model, "cross_entropy", (x, torch.arange(24) % 3), split, dtype=torch.float64)
-    work = {"rounds": 2, "steps": 3, "batch_size": 4}
-    plain = fl.train(task, fl.Scaffold(lr=0.1), engine="debug", **work)
-    monkeypatch.setattr(autotune, "is_small", lambda *_: False)
-    for last in (1.0, 1.99):
-        seconds = {"vmap": 9.0, "loop": 2.0, "loop, channels last": last}
-        monkeypatch.setattr(autotune, "remembered", lambda key, measure, found=seconds: found)
-        run = fl.train(task, fl.Scaffold(lr=0.1), **work)
-        assert run.session.mode == "loop"
-        assert run.session.execution.form.channels_last == (last == 1.0)
-        torch.testing.assert_close(run.x, plain.x, rtol=0, atol=1e-10)

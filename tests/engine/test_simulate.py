@@ -215,3 +215,20 @@ def test_warm_start_works_with_replayed_batches_and_missing_ones_are_named() -> 
         fl.FairleadError, match=r"replay has no batches for \(round, client\) \(0, 0\)"
     ):
         fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=1, batches=table)
+
+
+def test_the_mode_that_was_measured_to_be_faster_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one changes results by rounding only."""
+    x = torch.rand(24, 2, 8, 8, dtype=torch.float64)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 1, 1), fl.models.femnist_cnn(3, side=8)())
+    split = [np.arange(k, 24, 3) for k in range(3)]
+    task = fl.Task(model, "cross_entropy", (x, torch.arange(24) % 3), split, dtype=torch.float64)
+    work = {"rounds": 2, "steps": 3, "batch_size": 4}
+    plain = fl.train(task, fl.Scaffold(lr=0.1), engine="debug", **work)
+    monkeypatch.setattr(choose, "is_small", lambda *_: False)
+    for best, other in (("loop", "vmap"), ("vmap", "loop")):
+        seconds = {best: 2.0, other: 2.1}
+        monkeypatch.setattr(choose, "remembered", lambda key, measure, found=seconds: found)
+        run = fl.train(task, fl.Scaffold(lr=0.1), **work)
+        assert run.session.mode == best
+        torch.testing.assert_close(run.x, plain.x, rtol=0, atol=1e-10)

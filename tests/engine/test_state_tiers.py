@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairlead as fl
-from fairlead.engine.state import offload as far
 from fairlead.engine.state import tiers
 from fairlead.engine.state.store import ClientStore, Keep
 from fairlead.run.checkpoint import listed, read
@@ -50,7 +49,7 @@ def some(count: int, value: int, device: str = "cpu") -> Kept:
 
 ids = st.lists(st.integers(0, 19), min_size=1, max_size=8, unique=True)
 deeds = st.lists(
-    st.tuples(st.sampled_from(["read", "write", "prefetch", "drop", "one", "settle"]), ids),
+    st.tuples(st.sampled_from(["read", "write", "drop", "one", "lend"]), ids),
     max_size=14,
 )
 
@@ -82,10 +81,11 @@ def check_a_store(device: str, tier: Any, asked: list[tuple[str, list[int]]]) ->
             for i in named:
                 table[i] = (torch.zeros(3), torch.full((2, 2), 7))
             touched -= set(named)
-        elif deed == "prefetch":
-            store.prefetch(who)
-        elif deed == "settle":
-            store.settle()
+        elif deed == "lend":
+            into = store.lend(who)
+            store.read_into(who, into)
+            for place, i in enumerate(named):
+                assert torch.equal(into["c"][place].cpu(), table[i][0])
         elif deed == "one":
             kept = store.view(named[0])
             assert torch.equal(kept.c.cpu(), table[named[0]][0])
@@ -111,16 +111,40 @@ def check_a_store(device: str, tier: Any, asked: list[tuple[str, list[int]]]) ->
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_rows_written_after_a_prefetch_are_the_fresh_ones(tier: Any) -> None:
+def test_what_was_read_before_a_write_keeps_its_values_and_reading_makes_no_rows(tier: Any) -> None:
     store = ClientStore(9, start(), tier)
     store.write(np.array([1, 2, 3]), some(3, 10))
-    store.prefetch(np.array([2, 3, 4]))  # 4 has no row yet
+    before = store.read(np.array([2, 3, 4]))  # 4 has no row yet
     store.write(np.array([3, 4]), some(2, 50))
-    store.prefetch(np.array([0, 4]))
+    assert before.v[:, 0, 0].tolist() == [10, 10, 7]
     assert store.read(np.array([4, 3, 2])).v[:, 0, 0].tolist() == [50, 50, 10]
     store.write(np.array([4]), some(1, 60))
     assert store.read(np.array([4, 0])).v[:, 0, 0].tolist() == [60, 7]
-    assert store.touched.tolist() == [1, 2, 3, 4]  # reading makes no rows
+    held = store.nbytes
+    store.read(np.arange(9))
+    assert store.touched.tolist() == [1, 2, 3, 4]
+    assert store.nbytes == held
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_table_grows_and_the_rows_of_dropped_clients_are_used_again(tier: Any) -> None:
+    store = ClientStore(50, start(), tier)
+    for turn in range(40):
+        store.write(np.array([turn, turn + 1]), some(2, turn))
+    assert store.read(np.arange(40)).v[:, 0, 0].tolist() == list(range(40))
+    held = store.nbytes
+    store.drop(np.arange(0, 40, 2))
+    assert store.read(np.arange(3)).v[:, 0, 0].tolist() == [7, 1, 7]
+    store.write(np.arange(41, 50), some(9, 100))
+    assert store.nbytes == held
+    assert store.read(np.arange(38, 43)).v[:, 0, 0].tolist() == [7, 39, 39, 100, 100]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_one_row_may_be_written_for_all(tier: Any) -> None:
+    store, who = ClientStore(9, start(), tier), np.array([6, 2])
+    store.write(who, Kept(c=torch.ones(3), v=start().v))
+    assert store.read(who).c.tolist() == [[1.0] * 3] * 2
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -133,57 +157,38 @@ def test_lent_rows_are_those_of_the_clients_whatever_the_table_becomes(tier: Any
         store.read_into(everyone, lent)
         assert torch.equal(lent["c"], rows.c)
         assert torch.equal(lent["v"], rows.v)
-        store.read(others[: 2 * number])  # the table grows
+        store.write(others[: 2 * number], some(len(others[: 2 * number]), 90))  # the table grows
+    store.read_into(others[:4], lent)
+    assert torch.equal(lent["c"], some(5, 90).c[:4])
+    assert torch.equal(store.read(everyone).c, rows.c)
     few = np.array([2, 0])
     store.read_into(few, into := store.lend(few))
     assert torch.equal(into["c"], rows.c[[2, 0]])
     into["c"].zero_()
     assert torch.equal(store.read(everyone).c, rows.c)
-    store.settle()
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_nobody_can_be_asked_for(tier: Any) -> None:
     store, nobody = ClientStore(9, start(), tier), np.empty(0, np.int64)
-    store.prefetch(nobody)
     assert store.read(nobody).c.shape == (0, 3)
+    store.read_into(nobody, store.lend(nobody))
     store.write(nobody, some(0, 1))
     store.drop(nobody)
     assert store.touched.tolist() == []
 
 
-@pytest.mark.parametrize("tier", ["host", "disk"])
-def test_what_comes_ahead_is_limited_and_what_was_left_out_is_read(tier: Any, monkeypatch) -> None:
-    monkeypatch.setattr(far, "total_memory", lambda device: 16 * 2 * 20)
-    store = ClientStore(9, start(), tier)  # a row has 20 bytes: two of them fit
-    store.write(np.arange(9), some(9, 3))
-    store.prefetch(np.arange(9))
-    rows: Any = store._rows
-    assert [len(batch.ids) for batch in rows._held] == [2]
-    assert torch.equal(store.read(np.arange(9)).c, some(9, 3).c)
-
-
-def test_many_writes_wait_for_the_disk_and_all_are_kept(monkeypatch) -> None:
-    monkeypatch.setattr(far, "WAITING", 1)
-    store = ClientStore(50, start(), "disk")
-    rows: Any = store._rows
-    for turn in range(40):
-        store.write(np.array([turn, turn + 1]), some(2, turn))
-        assert len(rows._courier._writes) <= 2
-    assert store.read(np.arange(40)).v[:, 0, 0].tolist() == list(range(40))
-
-
 def test_a_file_has_no_name_and_holes_where_no_row_was_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    shelf = tiers.Disk(torch.zeros(1 << 18))
-    shelf.put(np.array([1000]), torch.ones(1, 1 << 18))
+    rows = tiers.Disk({"c": torch.zeros(1 << 18)})
+    rows.put(np.array([1000]), {"c": torch.ones(1, 1 << 18)})
     assert list(tmp_path.iterdir()) == []
-    os.fsync(shelf._file)
-    found = os.fstat(shelf._file)
+    number = rows._files["c"]
+    os.fsync(number)
+    found = os.fstat(number)
     assert found.st_size == 1001 << 20
     assert found.st_blocks * 512 < 3 << 20
-    number = shelf._file
-    del shelf
+    del rows
     gc.collect()
     with pytest.raises(OSError):
         os.fstat(number)
@@ -209,8 +214,9 @@ def test_a_full_disk_ends_a_run_with_a_sentence(monkeypatch) -> None:
         fl.train(uneven(), fl.Scaffold(lr=0.2), rounds=5, batch_size=4, engine=engine)
 
 
-def test_a_memory_keeps_its_type() -> None:
-    store = ClientStore(9, start(), "disk")
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_memory_keeps_its_type(tier: Any) -> None:
+    store = ClientStore(9, start(), tier)
     with pytest.raises(fl.FairleadError, match=r"torch\.float64, but it started as torch\.float32"):
         store.write(np.array([1]), Kept(c=torch.zeros(1, 3).double(), v=some(1, 1).v))
 
@@ -301,32 +307,6 @@ def test_the_checkpoint_of_a_run_is_the_same_file_in_every_tier(
             assert torch.equal(rows, files[tier][name])
 
 
-def test_expecting_a_cohort_changes_nothing() -> None:
-    class Expecting(fl.Callback):
-        session: Any = None
-
-        def row(self, row: Any) -> None:
-            session = self.session
-            following = fl.Uniform(3).cohort(2, int(row["round"]), 5)
-            for store in session.stores():
-                before = store.touched.tolist()
-                session.expect(following)
-                assert store.touched.tolist() == before
-
-    for method in METHODS:
-        plain = trained("device", method, dropout=0.0)
-        told = Expecting()
-        opened = fl.Simulate.open
-
-        def noting(self: Any, *given: Any, told: Any = told, opened: Any = opened) -> Any:
-            told.session = opened(self, *given)
-            return told.session
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fl.Simulate, "open", noting)
-            same(plain, trained("disk", method, dropout=0.0, callbacks=[told]))
-
-
 def test_places_that_do_not_exist_are_refused() -> None:
     with pytest.raises(fl.FairleadError, match=r"place for memories.*disc"):
         fl.Simulate(memories="disc")  # type: ignore[arg-type]
@@ -388,7 +368,7 @@ def test_a_store_on_a_gpu(tier: Any, asked: list[tuple[str, list[int]]]) -> None
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tier", ["host", "disk"])
-def test_rows_on_their_way_are_right_while_the_gpu_is_busy(tier: Any) -> None:
+def test_rows_are_right_while_the_gpu_is_busy(tier: Any) -> None:
     """Long kernels before every write: whatever copied too early would find old values."""
     width, clients = 50_000, 64
     rng = np.random.default_rng(0)
@@ -397,9 +377,7 @@ def test_rows_on_their_way_are_right_while_the_gpu_is_busy(tier: Any) -> None:
     busy = torch.randn(4096, 4096, device="cuda")
     row = torch.empty(16, width, device="cuda")  # one tensor for all rounds, as recordings have
     cohorts = [np.sort(rng.choice(clients, 16, replace=False)) for _ in range(30)]
-    for k, who in enumerate(cohorts):
-        if k + 1 < len(cohorts):
-            store.prefetch(cohorts[k + 1])
+    for who in cohorts:
         kept = store.read(who).c
         index = torch.from_numpy(who).cuda()
         assert torch.equal(kept, truth[index][:, None].expand(16, width))
@@ -411,7 +389,6 @@ def test_rows_on_their_way_are_right_while_the_gpu_is_busy(tier: Any) -> None:
         truth[index] += 1
     everyone = np.arange(clients)
     assert torch.equal(store.read(everyone).c, truth[:, None].expand(clients, width))
-    store.settle()
     assert torch.equal(store.export()["c"][:, 0], truth.cpu())
 
 
@@ -445,7 +422,6 @@ def test_host_rows_take_no_memory_of_the_gpu() -> None:
         rows = torch.full((8, 1 << 20), float(first), device="cuda")
         store.write(np.arange(first, first + 8), Single(c=rows))
         del rows
-    store.settle()
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() - before < 4 * (8 << 22)
     assert store.nbytes >= 128 << 22

@@ -51,8 +51,6 @@ FEW_CALLS = 256
 """Gradients from which capturing pays for small problems; for others it always does."""
 COMPILING, HOPED = 60.0, 0.3
 """Seconds that `torch.compile` may take, and the part of a gradient's time that it may save."""
-CHANNELS_LAST = 0.97
-"""Of the other layout's time that channels last must stay below."""
 _KNOWN: dict[str, dict[str, float]] = {}
 
 
@@ -144,28 +142,15 @@ def _fastest(p: Problem, forms: dict[str, Form]) -> tuple[str, Form, str]:
             sentence = str(error).split(". ")[0].split("\n")[0]
             return "loop", forms["loop"], f"loop: vmap cannot run the model: {sentence}"
         return "vmap", forms["vmap"], "vmap: a small problem"
-    candidates = {"vmap": ("vmap", forms["vmap"]), "loop": ("loop", forms["loop"])}
-    if _images(task):
-        last = dataclasses.replace(forms["loop"], channels_last=True)
-        candidates["loop, channels last"] = ("loop", last)
 
     def measured() -> dict[str, float]:
-        trials = {
-            name: Trial(p.session, form, mode, p.room) for name, (mode, form) in candidates.items()
-        }
-        return timed({name: lambda t=t: t.seconds(p.ids, p.draw) for name, t in trials.items()})
+        trials = {mode: Trial(p.session, form, mode, p.room) for mode, form in forms.items()}
+        return timed({mode: lambda t=t: t.seconds(p.ids, p.draw) for mode, t in trials.items()})
 
     seconds = remembered(key_of(p.session, p.shape, forms), measured)
-    best = min(seconds, key=lambda n: seconds[n] / (CHANNELS_LAST if "last" in n else 1))
+    best = min(seconds, key=lambda mode: seconds[mode])
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
-    mode, form = candidates[best]
-    return mode, form, f"{best}: measured for the first local steps of the cohort: {shown}"
-
-
-def _images(task: Task) -> bool:
-    convolves = any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules())
-    images = task.data[0].dim() == 4 and task.inputs == 1
-    return task.device.type == "cpu" and convolves and images
+    return best, forms[best], f"{best}: measured for the first local steps of the cohort: {shown}"
 
 
 # -- trials ---------------------------------------------------------------------------------------
@@ -268,9 +253,8 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
         plain = plain[:1]
     key = f"form {key_of(session, p.shape, plain)} {p.precision}"
     found = remembered(key, lambda: _in_graphs(p, plain))
-    # what is best as it is is also compiled, but streams are not
-    made = min((f for f in plain if f.way != "streams"), key=lambda f: found[str(f)])
-    made = dataclasses.replace(made, compiled=True)
+    # what is best as it is is also compiled
+    made = dataclasses.replace(min(plain, key=lambda f: found[str(f)]), compiled=True)
     steps = p.rounds * p.draw.index.shape[1]
     long = p.compile == "auto" and HOPED * min(found.values()) * steps > COMPILING
     if long and task.capturable and find_spec("triton") is not None:

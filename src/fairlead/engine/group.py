@@ -47,7 +47,7 @@ class Group:
 
     def take_rows(self, into: ClientStore[Any], rows: ClientStore[Any]) -> None:
         """Copy the rows of this process's clients from another run."""
-        into.take(rows)
+        into.take(rows, rows.touched)
 
     def load_rows(self, store: ClientStore[Any], rows: dict[str, Tensor]) -> None:
         """Put the rows of this process's clients back."""

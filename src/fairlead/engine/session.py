@@ -210,11 +210,6 @@ class Session:
         left = [self.residuals.stores[name] for name in sorted(self.residuals.stores)]
         return left if self.states.store is None else [self.states.store, *left]
 
-    def expect(self, ids: Ids) -> None:
-        """Bring the states of these clients to the device while others are at work."""
-        for store in self.stores():
-            store.prefetch(ids)
-
     def continue_from(self, other: Session) -> None:
         """Go on from another run: its clients' states, buffers and accounts, executed as it was."""
         self.group.follow(other.group)
@@ -232,5 +227,3 @@ class Session:
         """Give back threads and settings."""
         torch.set_num_threads(self.operator_threads)
         restore_units(self.units)
-        for store in self.stores():
-            store.settle()

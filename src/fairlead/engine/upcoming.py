@@ -52,11 +52,6 @@ class Upcoming:
             draw = self._drawn.pop(round)
         return cohort_of(session, round, ids, sampled, draw)
 
-    def expect(self, round: int) -> None:
-        """Bring the states of a round's clients to the device while the round before it runs."""
-        if not self.session.group.several and round < self.rounds:
-            self.session.expect(self.clients(round)[1])
-
     def _draw(self, first: int) -> None:
         """Draw the batches of a round and of some after it."""
         session = self.session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-Way: TypeAlias = Literal["vmap", "stacked", "streams"]
+Way: TypeAlias = Literal["vmap", "stacked"]
 ANY = 0
 """Among the captured widths: every width is captured."""
 
@@ -14,11 +14,10 @@ ANY = 0
 class Form:
     """How gradients are computed.
 
-    way: many clients at once by `torch.func.vmap`, by layers written for a matrix of clients
-        (`fairlead.gradients.stacked`), or client by client on a few CUDA streams.
+    way: many clients at once by `torch.func.vmap`, or by layers written for a matrix of clients
+        (`fairlead.gradients.stacked`).
     half: in bfloat16, from and to vectors of full precision.
     compiled: by `torch.compile`.
-    channels_last: one client's images in the layout that some CPUs convolve faster.
     deferred: one client's vectors as `fairlead.gradients.deferred` sums; "products" also leaves gradients
         that are matrix products to be multiplied into them.
     capture: batch widths whose gradients are captured as a flat list of operators (see
@@ -29,7 +28,6 @@ class Form:
     way: Way = "vmap"
     half: bool = False
     compiled: bool = False
-    channels_last: bool = False
     deferred: Literal["", "sums", "products"] = ""
     capture: tuple[int, ...] = ()
     kernels: bool = False

@@ -21,7 +21,6 @@ from fairlead.gradients.segments import Product, joined, segments
 from fairlead.gradients.stacked import stacked_model
 from fairlead.task.task import Block, Task
 
-STREAMS = 4
 CAPTURES = 32
 """How many shapes are kept captured; one that comes back after more others is captured again."""
 _CAPTURED: WeakKeyDictionary[Task, dict[Form, OrderedDict[Any, Callable[..., Any]]]] = (
@@ -49,7 +48,6 @@ class Gradients:
         how = replace(self.form, capture=())
         self._captured = _CAPTURED.setdefault(task, {}).setdefault(how, OrderedDict())
         self.used: set[Any] = set()
-        self._streams: list[Any] = []
         self._layers = stacked_model(task.model) if self.form.way == "stacked" else None
 
     @property
@@ -111,8 +109,6 @@ class Gradients:
         if self.form.compiled and x.dim() == 1:  # one program for the first step and the others
             x = x.expand(len(block[0]), -1).contiguous()
         arguments = (x, weights, buffers, *block)
-        if self.form.way == "streams":
-            return self._by_streams(*arguments)
         run = self._by_layers if self.form.way == "stacked" else self._by_vmap
         return self._run(run, arguments, block[0].shape[1])(*arguments)
 
@@ -140,27 +136,6 @@ class Gradients:
             total = losses.mean(1).sum() if weights is None else (losses * weights).sum()
             (g,) = torch.autograd.grad(total, leaf)
         return g, buffers
-
-    def _by_streams(
-        self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        count = len(block[0])
-        g, after = torch.empty(count, x.shape[-1], dtype=x.dtype, device=x.device), [buffers[:0]]
-        if not self._streams:
-            self._streams = [torch.cuda.Stream(x.device) for _ in range(STREAMS)]
-        here = torch.cuda.current_stream(x.device)
-        for stream in self._streams:
-            stream.wait_stream(here)
-        for s in range(count):
-            with torch.cuda.stream(self._streams[s % STREAMS]):
-                own = x if x.dim() == 1 else x[s]
-                mine = None if weights is None else weights[s]
-                one = tuple(t[s] for t in block)
-                g[s], moved = self.plain(own, one, buffers[s], mine)
-                after.append(moved[None])
-        for stream in self._streams:
-            here.wait_stream(stream)
-        return g, torch.cat(after)
 
     def full_stacked(
         self, clients: NDArray[np.int64], x: Tensor, buffers: Tensor, limit: int
@@ -203,8 +178,6 @@ class Gradients:
 
     def single(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Any, Tensor]:
         """The gradient of one client on a block (B, …): a tensor, or a deferred `Vector`."""
-        if self.form.channels_last:
-            block = (block[0].to(memory_format=torch.channels_last), *block[1:])
         arguments, late = (x, None, buffers, *block), bool(self.form.deferred)
         how = {"segmented": late, "products": self.form.deferred == "products"} if late else {}
         run = self._run(self._by_parameter, arguments, len(block[0]), **how)
@@ -246,10 +219,6 @@ class Gradients:
 
 def ways(task: Task) -> list[Form]:
     """The ways that can compute the gradients of many clients of a task on its device."""
-    found = [Form("vmap")]
-    if any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules()):
-        if task.capturable and stacked_model(task.model) is not None:
-            found.append(Form("stacked"))
-        if task.device.type == "cuda":
-            found.append(Form("streams"))
-    return found
+    convolves = any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules())
+    stacks = convolves and task.capturable and stacked_model(task.model) is not None
+    return [Form("vmap"), *([Form("stacked")] if stacks else [])]

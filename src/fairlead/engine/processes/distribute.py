@@ -32,9 +32,6 @@ from fairlead.task.evaluation import Spread
 from fairlead.task.shard import holding
 from fairlead.task.task import Task
 
-MOVED = 64 << 20
-"""Bytes of rows in transit at a time, when all are collected."""
-
 
 @dataclass(frozen=True)
 class Distributed(Simulate):
@@ -154,7 +151,7 @@ class RankGroup(Group):
     def bring_home(self, stores: list[ClientStore[Any]]) -> None:
         """Move all rows to rank 0 before the others end; owners are kept for a run that resumes this one."""
         for store in stores:
-            for part in _parts(store, np.flatnonzero(self.held)):
+            for part in store.parts(np.flatnonzero(self.held)):
                 move_rows(self.ranks, [store], part, self.owner[part], np.zeros_like(part))
         self.spread = None
 
@@ -188,8 +185,7 @@ class RankGroup(Group):
     def take_rows(self, into: ClientStore[Any], rows: ClientStore[Any]) -> None:
         ids = rows.touched
         self.held[ids] = True
-        for part in _parts(rows, ids[self.owner[ids] == self.ranks.rank]):
-            into.write(part, rows.read(part))
+        into.take(rows, ids[self.owner[ids] == self.ranks.rank])
 
     def load_rows(self, store: ClientStore[Any], rows: dict[str, Tensor]) -> None:
         ids = rows["ids"].numpy()
@@ -303,13 +299,6 @@ class Shared(Executor):
                 for measure, sums in mine.measured.items()
             },
         )
-
-
-def _parts(store: ClientStore[Any], ids: Ids) -> list[Ids]:
-    """Clients in parts whose rows have at most `MOVED` bytes."""
-    size = max(1, sum(t.nbytes for t in store.start.tensors().values()))
-    step = max(1, MOVED // size)
-    return [ids[k : k + step] for k in range(0, len(ids), step)]
 
 
 def _shards(setting: Distributed, ranks: Ranks, task: Task) -> bool:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import weakref
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from fairlead.errors import FairleadError
 
 Ids = NDArray[np.int64]
+Rows = dict[str, Tensor]
+"""Rows of some clients, or one row, by field."""
 Tier = Literal["device", "host", "disk"]
 Memories = Literal["auto", "device", "host", "disk"]
 
@@ -67,93 +69,120 @@ def _promised(place: str) -> int:
     return sum(need for at, need in _PROMISED.values() if at == place)
 
 
-class Shelf(Protocol):
-    """One field of all rows, stored off the device; used by a single thread."""
+class Table:
+    """Rows in tensors, on the device or in host memory.
 
-    @property
-    def nbytes(self) -> int: ...
-
-    def get(self, slots: Ids, into: Tensor) -> None:
-        """Copy stored rows into a tensor on the host."""
-        ...
-
-    def put(self, slots: Ids, rows: Tensor) -> None:
-        """Store rows from the host."""
-        ...
-
-
-class Host:
-    """A table in host memory.
-
-    >>> shelf = Host(torch.zeros(2))
-    >>> shelf.put(np.array([5]), torch.ones(1, 2))
-    >>> shelf.get(np.array([5]), into := torch.empty(1, 2))
+    >>> rows = Table({"c": torch.zeros(2)}, 9, torch.device("cpu"))
+    >>> rows.put(np.array([5]), {"c": torch.ones(1, 2)})
+    >>> rows.get("c", np.array([5]), into := torch.empty(1, 2))
     >>> into
     tensor([[1., 1.]])
     """
 
-    def __init__(self, like: Tensor) -> None:
-        self._table = torch.empty((0, *like.shape), dtype=like.dtype)
+    def __init__(self, start: Rows, clients: int, device: torch.device) -> None:
+        self.device, self._most = device, clients
+        self.rows = {
+            name: torch.empty((0, *v.shape), dtype=v.dtype, device=device)
+            for name, v in start.items()
+        }
+        self._last = np.empty(0, np.int64), torch.empty(0)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.rows.values())))
 
     @property
     def nbytes(self) -> int:
-        return self._table.numel() * self._table.element_size()
+        return sum(t.nbytes for t in self.rows.values())
 
-    def get(self, slots: Ids, into: Tensor) -> None:
-        torch.index_select(self._table, 0, torch.from_numpy(slots), out=into)
+    def get(self, name: str, slots: Ids, into: Tensor) -> None:
+        """Copy a field of rows into a tensor on the same device."""
+        t, index = self.rows[name], self._index(slots)
+        if not isinstance(index, slice):
+            torch.index_select(t, 0, index, out=into)
+        elif into is not t:
+            into.copy_(t[index])
 
-    def put(self, slots: Ids, rows: Tensor) -> None:
-        held, needed = len(self._table), int(slots.max(initial=-1)) + 1
-        if needed > held:  # memory that was never written costs nothing
-            larger = self._table.new_empty((max(needed, 2 * held), *self._table.shape[1:]))
-            larger[:held] = self._table
-            self._table = larger
-        self._table.index_copy_(0, torch.from_numpy(slots), rows)
+    def put(self, slots: Ids, rows: Rows) -> None:
+        """Store copies of rows from any device."""
+        self._grow(int(slots.max()) + 1)
+        index = self._index(slots)
+        for name, t in self.rows.items():
+            new = rows[name].to(self.device)
+            if isinstance(index, slice):
+                t[index] = new
+            else:
+                t.index_copy_(0, index, new)
+
+    def _grow(self, needed: int) -> None:
+        held = len(self)
+        if needed > held:  # memory that was never written costs nothing on the host
+            room = min(max(needed, 2 * held), self._most)
+            for name, rows in self.rows.items():
+                self.rows[name] = rows.new_empty((room, *rows.shape[1:]))
+                self.rows[name][:held] = rows
+
+    def _index(self, slots: Ids) -> Tensor | slice:
+        if (np.diff(slots) == 1).all():  # needs no work of the device
+            first = int(slots[0]) if len(slots) else 0
+            return slice(first, first + len(slots))
+        known, index = self._last  # a round reads and writes the same rows
+        if not np.array_equal(known, slots):
+            index = torch.from_numpy(slots).to(self.device, non_blocking=True)
+            self._last = slots, index
+        return index
 
 
 class Disk:
-    """An unnamed sparse file in the temporary folder, which disappears when it is no longer used, however
-    the process ends.
+    """Rows in unnamed sparse files in the temporary folder, one per field, which disappear when they are no
+    longer used, however the process ends.
 
-    >>> shelf = Disk(torch.zeros(2))
-    >>> shelf.put(np.array([5]), torch.ones(1, 2))
-    >>> shelf.get(np.array([5]), into := torch.empty(1, 2))
+    >>> rows = Disk({"c": torch.zeros(2)})
+    >>> rows.put(np.array([5]), {"c": torch.ones(1, 2)})
+    >>> rows.get("c", np.array([5]), into := torch.empty(1, 2))
     >>> into
     tensor([[1., 1.]])
     """
 
-    def __init__(self, like: Tensor) -> None:
-        self._width = like.numel() * like.element_size()
-        self._rows = 0
+    device = torch.device("cpu")
+
+    def __init__(self, start: Rows) -> None:
+        self._width = {name: v.nbytes for name, v in start.items()}
+        self._files: dict[str, int] = {}
+        self._used = 0
         try:
-            self._file, name = tempfile.mkstemp(prefix="fairlead-")
-            os.unlink(name)
+            for name in start:
+                self._files[name], path = tempfile.mkstemp(prefix="fairlead-")
+                weakref.finalize(self, os.close, self._files[name])
+                os.unlink(path)
         except OSError as error:
             raise FairleadError(
                 f"client memories cannot be stored in {place()}: {error.strerror}; set TMPDIR to a "
                 "writable folder"
             ) from error
-        weakref.finalize(self, os.close, self._file)
 
     @property
     def nbytes(self) -> int:
-        return self._rows * self._width
+        return self._used * sum(self._width.values())
 
     # read and written rather than mapped: a full disk is then an error and not a signal, and the
     # system can reclaim its cache of the file
 
-    def get(self, slots: Ids, into: Tensor) -> None:
-        self._move(os.preadv, slots, into, "read from")
+    def get(self, name: str, slots: Ids, into: Tensor) -> None:
+        """Copy a field of rows into a contiguous tensor in host memory."""
+        self._move(os.preadv, name, slots, into, "read from")
 
-    def put(self, slots: Ids, rows: Tensor) -> None:
-        self._move(os.pwritev, slots, rows, "written to")
-        self._rows = max(self._rows, int(slots.max(initial=-1)) + 1)
+    def put(self, slots: Ids, rows: Rows) -> None:
+        """Store rows from any device."""
+        for name in self._files:
+            self._move(os.pwritev, name, slots, rows[name].cpu(), "written to")
+        self._used = max(self._used, int(slots.max()) + 1)
 
-    def _move(self, how: Any, slots: Ids, rows: Tensor, what: str) -> None:
-        width, data = self._width, rows.reshape(-1).view(torch.uint8).numpy().data
+    def _move(self, how: Any, name: str, slots: Ids, rows: Tensor, what: str) -> None:
+        width, data = self._width[name], rows.reshape(-1).view(torch.uint8).numpy().data
         try:
             for first, last in _runs(slots):
-                _all(how, self._file, data[first * width : last * width], int(slots[first]) * width)
+                part = data[first * width : last * width]
+                _all(how, self._files[name], part, int(slots[first]) * width)
         except OSError as error:
             raise FairleadError(
                 f"client memories could not be {what} {place()}: {error.strerror}; free some space there, or "
@@ -173,8 +202,7 @@ def _runs(slots: Ids) -> list[tuple[int, int]]:
     [(0, 2), (2, 3)]
     """
     cuts = np.flatnonzero(np.diff(slots) != 1) + 1
-    ends = [0, *cuts.tolist(), len(slots)] if len(slots) else [0]
-    return list(pairwise(ends))
+    return list(pairwise([0, *cuts.tolist(), len(slots)]))
 
 
 def _all(move: Any, file: int, data: memoryview, at: int) -> None:
