@@ -73,7 +73,7 @@ def normal(
     seed: int,
     round: Word,
     client: Tensor,
-    step: int,
+    step: Word,
     count: int,
     purpose: Purpose = Purpose.NOISE,
 ) -> Tensor:

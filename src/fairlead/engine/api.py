@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -41,7 +42,7 @@ class Request:
     """The batches of some of the round's clients."""
     measures: tuple[Measure, ...] = ()
 
-    @property
+    @cached_property
     def draw(self) -> Draw:
         """The batches of the clients."""
         return self.draw_of(self.clients)
@@ -133,8 +134,10 @@ class Answer:
 class Executor(ABC):
     """Runs client programs."""
 
-    remark: str = ""
-    """What to report about how it runs."""
+    @property
+    def remark(self) -> str:
+        """What to report about how it runs."""
+        return ""
 
     @abstractmethod
     def execute(self, request: Request) -> Answer:

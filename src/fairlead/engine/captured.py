@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from fairlead.data.batches import Geometric
 from fairlead.engine import cuda_graph
 from fairlead.engine.api import Answer, Executor, Request, rows_of
 from fairlead.engine.clients import Stacked, StackedStep
@@ -33,11 +34,13 @@ from fairlead.engine.rolled import (
     Program,
     Recorder,
     Untraceable,
+    operators,
     rolled,
     unrolled,
 )
 from fairlead.engine.session import Session
 from fairlead.engine.state.outbox import Outbox
+from fairlead.gradients.capture import compiled
 from fairlead.gradients.oracle import Gradients
 from fairlead.rng import Purpose, normal, words
 from fairlead.schedules import Rate
@@ -47,6 +50,8 @@ SHAPES = 16
 """How many shapes of exchanges are kept; a run with more traces the least recent ones again."""
 WHOLE, BLOCK = 24, 16
 """Steps up to which an exchange is one graph, and steps of the blocks of a longer one."""
+LITTLE = 800
+"""Operators up to which an exchange is compiled as a whole."""
 UNROLLED = 64
 """Steps up to which a program whose steps differ is captured."""
 
@@ -62,14 +67,31 @@ class CapturedExecutor(Executor):
     ) -> None:
         self.session, self.plain, self.after, self.tuned = session, plain, after, tuned
         self.takes: OrderedDict[Any, Take | str] = OrderedDict()
+        self._recent: dict[Any, tuple[Any, ...]] = {}
         self.why = ""
 
     def execute(self, request: Request) -> Answer:
-        self.why = self._hindrance(request)
-        if self.why:
+        take = self._take(request)
+        if isinstance(take, str):
+            self.why = take
             return self.plain.execute(request)
-        draw = request.draw
-        steps = draw.longest
+        take.inputs.fill(request)
+        take.play(request.draw.longest, self.after)
+        self.why = take.why
+        return take.answer(request)
+
+    def _take(self, request: Request) -> Take | str:
+        """What is captured of exchanges of this shape, or why nothing is."""
+        draw, place = request.draw, (request.program, request.exchange)
+        clients, count, measures, take = self._recent.get(place, (None,) * 4)
+        same = clients is request.clients and count is draw.count and measures == request.measures
+        if take is None or not same:
+            take = self._hindrance(request) or self._known(request)
+            self._recent[place] = request.clients, draw.count, request.measures, take
+        return take
+
+    def _known(self, request: Request) -> Take | str:
+        draw, steps = request.draw, request.draw.longest
         room, width = max(TRACED, rounded_up(steps)), draw.index.shape[2]
         width = width if draw.even else rounded_up(width)
         sent = tuple((n, getattr(v, "shape", ())) for n, v in request.broadcast.items())
@@ -86,13 +108,7 @@ class CapturedExecutor(Executor):
                 self.takes.popitem(last=False)
         self.takes.move_to_end(key)
         take = self.takes[key]
-        if isinstance(take, str) or not take.fits(steps):
-            self.why = take if isinstance(take, str) else "a round has no steps"
-            return self.plain.execute(request)
-        take.inputs.fill(request)
-        take.play(steps, self.after)
-        self.why = take.why
-        return take.answer(request)
+        return "a round has no steps" if isinstance(take, Take) and not take.fits(steps) else take
 
     def _hindrance(self, request: Request) -> str:
         """Why an exchange cannot be captured."""
@@ -133,9 +149,17 @@ class _Gradients(Gradients):
 
 
 class _Outbox(Outbox):
-    """An outbox whose residuals are inputs."""
+    """An outbox whose residuals and round are inputs."""
 
     given: Inputs
+
+    @property
+    def round(self) -> Tensor:
+        return self.given.round
+
+    @round.setter
+    def round(self, value: Any) -> None:
+        """It is an input."""
 
     def residual(self, name: str, like: Tensor) -> Tensor:
         return self.given.residual(name, like)
@@ -173,7 +197,7 @@ class _Clients(Stacked):
         self.work = replace(work, gradients=_Gradients(work.gradients, recorder))
         self.rows, self.owners, self.keys = request.clients, given["ids"], given["keys"]
         self.outbox = _Outbox(
-            session.residuals, session.seed, given.round, request.exchange, self.rows, self.keys
+            session.residuals, session.seed, 0, request.exchange, self.rows, self.keys
         )
         self.outbox.given = given
         self.memory, self.index = given.memory, given["index"]
@@ -247,8 +271,12 @@ class Take:
         self.made, self.program = self._traced(request)
         self.why = self.remark = ""
         self.played = 0
-        self.whole: int | None = None
+        self.together: int | None = None
         """The number of steps that are captured as one graph."""
+        self.whole: Callable[..., Any] | None = None
+        """The exchange, compiled as a whole."""
+        varies = isinstance(session.batches.steps, Geometric)
+        self.fixed = request.draw.even and not varies
         self.replays: dict[Any, Callable[[], None]] = {}
         self.out: dict[str, Tensor] = {}
         self.counter: Tensor | None = None
@@ -292,12 +320,12 @@ class Take:
         """Run the exchange over its inputs, or replay its captures."""
         self.played += 1
         if self._compiles:
-            self._compile()
+            self._compile(steps)
         if self.why or self.played <= after:
             self.perform(steps)
             return
         if not self.replays:
-            self.whole = steps if steps <= WHOLE else None
+            self.together = steps if steps <= WHOLE or self.whole else None
         drawn = cuda_graph.Generator(self.session.task.device)
         try:
             for name, _ in self._parts(steps):
@@ -318,7 +346,7 @@ class Take:
 
     def _parts(self, steps: int) -> list[tuple[Any, int]]:
         """The captures that make up an exchange of so many steps, and how often each is replayed."""
-        if not self.program.loops or steps == self.whole:
+        if not self.program.loops or steps == self.together:
             return [("all", 1)]
         left = steps - self.program.first
         parts = [("start", 1), (BLOCK, left // BLOCK), (1, left % BLOCK), ("end", 1)]
@@ -326,7 +354,7 @@ class Take:
 
     def _part(self, name: Any) -> Callable[[], None]:
         if name == "all":
-            steps = self.whole or 0
+            steps = self.together or 0
             return lambda: self.perform(steps)
         if isinstance(name, int):
             return lambda: self._block(name)
@@ -343,11 +371,10 @@ class Take:
 
     def perform(self, steps: int) -> None:
         """The whole exchange."""
-        program, values = self.program, self.program.begin(self._given)
-        slots = program.first_slots(values)
-        for k in range(program.first, steps if program.loops else 0):
-            slots = program.step(slots, values, self.inputs["steps"][k : k + 1])
-        self.out = program.finish(values, slots)
+        if self.whole is not None:
+            self.out = dict(zip(self.out, self.whole(*self.inputs.tensors.values()), strict=True))
+        else:
+            self.out = self.program.run(self._given, steps)
 
     def _start(self) -> None:
         self.values = self.program.begin(self._given)
@@ -371,11 +398,23 @@ class Take:
     def _end(self) -> None:
         self.out = self.program.finish(self.values, self.slots)
 
-    def _compile(self) -> None:
-        self._compiles = False
+    def _compile(self, steps: int) -> None:
+        """Compile the exchange: as a whole if that is little, and its steps are always as many; otherwise
+        its parts."""
+        self._compiles, given, program = False, self._given, self.program
+        names = list(self.inputs.tensors)
+
+        def run(*tensors: Tensor) -> list[Tensor]:
+            self.out = program.run(dict(zip(given, tensors, strict=True)), steps)
+            return list(self.out.values())
+
         try:
-            self.program = CompiledProgram(self.program, self._given, self.tuned)
+            if self.fixed and steps * operators(program, given) <= LITTLE:
+                self.whole = compiled(run, [self.inputs[name] for name in names], self.tuned)
+            else:
+                self.program = CompiledProgram(program, given, self.tuned)
         except Exception as error:  # a compiler has many ways to fail
+            self.whole = None
             lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
             named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
             self.remark = f"not compiled: {(named[-1:] or lines)[0][:200]}"
@@ -385,16 +424,13 @@ class Take:
     def answer(self, request: Request) -> Answer:
         """The answer to a request, with what the newest run left. Client states and residuals are copied
         where they are kept; the rest is copied here."""
-        made, out = self.made, self.out
+        made, out, ids = self.made, self.out, request.clients
         return replace(
             made,
-            sums={n: t.clone() for n, t in _under(out, "sum/").items()},
+            sums={n: out[f"sum/{n}"].clone() for n in made.sums},
             buffers=out["buffers"].clone() if "buffers" in out else None,
-            states=[
-                (request.clients, kept.filled(_under(out, "state/"))) for _, kept in made.states
-            ],
-            residuals=[(request.clients, _under(out, "held/")) for _ in made.residuals],
-            up=made.up.copy(),
+            states=[(ids, kept.filled(_under(out, "state/"))) for _, kept in made.states],
+            residuals=[(ids, _under(out, "held/")) for _ in made.residuals],
             up_later=[(places, out["bits"].clone()) for places, _ in made.up_later],
             gradients=self.counted.total(request, self.session.task.sizes),
             measured={

@@ -21,6 +21,7 @@ class CapturedEvaluation:
         self._point: tuple[Tensor, Tensor] | None = None
         self._replay: Callable[[], None] | None = None
         self._names: list[str] = []
+        self._values = torch.empty(0)
         self._seen = 0
 
     def __call__(

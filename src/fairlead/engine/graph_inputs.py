@@ -144,30 +144,22 @@ class Inputs:
     def fill(self, request: Request) -> None:
         """Fill in what the next replay reads."""
         self.request, session, task = request, self.session, self.session.task
-        begins, store, draw = not self.tensors, session.states.store, request.draw
-        coming = {f"sent/{n}": v for n, v in request.broadcast.items() if isinstance(v, Tensor)}
-        for name, value in request.broadcast.items():
-            if not isinstance(value, Tensor):
-                self.put(f"sent/{name}", value, torch.float64)
-        if session.buffers.numel() or begins:
-            coming["buffers"] = session.buffers
-        if store is not None and begins:
-            self._rows = store.lend(request.clients)
-            self.tensors.update({f"memory/{name}": v for name, v in self._rows.items()})
+        store, draw, sent = session.states.store, request.draw, request.broadcast
+        _, steps, width = draw.index.shape
+        if not self.tensors:
+            self._begin(request)
         elif store is not None:
             store.read_into(request.clients, self._rows)
-        if begins:
-            for name, value in coming.items():
-                self.copy(name, value)
-            shape = (self.room, len(request.clients), self.width)
-            self.tensors["index"] = torch.zeros(shape, dtype=torch.int64, device=task.device)
-            self.put("steps", np.arange(self.room), torch.int64)
-        else:
-            _torch._foreach_copy_([self.tensors[name] for name in coming], list(coming.values()))
-        _, steps, width = draw.index.shape
-        self.tensors["index"][:steps, :, :width].copy_(
-            draw.index.transpose(0, 1), non_blocking=True
-        )
+        coming = {f"sent/{name}": v for name, v in sent.items() if isinstance(v, Tensor)}
+        for name, value in sent.items():
+            if not isinstance(value, Tensor):
+                self.put(f"sent/{name}", value, torch.float64)
+        if session.buffers.numel():
+            coming["buffers"] = session.buffers
+        if self._window.shape != draw.index.shape:
+            self._window = self._index[:, :steps, :width]
+        into = [*(self.tensors[name] for name in coming), self._window]
+        _torch._foreach_copy_(into, [*coming.values(), draw.index], non_blocking=True)
         if self._ids is not request.clients:  # with full participation they never change
             self._ids = request.clients
             self.put("ids", request.clients, torch.int64)
@@ -180,3 +172,18 @@ class Inputs:
             self.put("count", self._by_step(draw.count), torch.int64)
         for fill in self._asked.values():
             fill()
+
+    def _begin(self, request: Request) -> None:
+        session, task = self.session, self.session.task
+        for name, value in request.broadcast.items():
+            if isinstance(value, Tensor):
+                self.copy(f"sent/{name}", value)
+        self.copy("buffers", session.buffers)
+        if session.states.store is not None:
+            self._rows = session.states.store.lend(request.clients)
+            self.tensors.update({f"memory/{name}": v for name, v in self._rows.items()})
+        shape = (len(request.clients), self.room, self.width)
+        self._index = torch.zeros(shape, dtype=torch.int64, device=task.device)
+        self.tensors["index"] = self._index.transpose(0, 1)
+        self._window = self._index[:, :0]
+        self.put("steps", np.arange(self.room), torch.int64)

@@ -2,7 +2,7 @@
 
 A program is run once on tensors without values, for a few local steps, while every operator is noted. From
 some step on all steps issue the same operators: on values made before the loop (they stay), in the same
-step, or at the same place one or two steps earlier (they are carried from step to step). That step is the
+step, or at the same place up to three steps earlier (they are carried from step to step). That step is the
 body of a loop; what comes before it and after it is run once. Gradients are single entries of the list.
 """
 
@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fairlead.gradients.capture import compiled
 
-TRACED = 6
+TRACED = 7
 """Steps that are traced."""
-FURTHEST = 2
+FURTHEST = 3
 """How many steps back a step may reach."""
 BEFORE = -100
 """The step of what comes before the first one."""
@@ -179,13 +179,21 @@ class Program:
                 found.append((values[begin] if type(begin) is Key else begin).expand(t.shape))
         return found
 
-    def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor) -> list[Any]:
-        """One step of the loop: what is carried on. now: the step's number, (1,)."""
+    def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor | int) -> list[Any]:
+        """One step of the loop: what is carried on. now: the step's number, also as a tensor (1,)."""
         found: dict[Key, Any] = {key: values[key] for key in self.fixed}
         found.update(earlier := dict(zip(self.carried, slots, strict=True)))
         execute(self.body, found, now)
         nearer = (slot._replace(step=slot.step + 1) for slot in self.carried)
         return [found[key] if key.step == 0 else earlier[key] for key in nearer]
+
+    def run(self, values: Mapping[Key, Any], steps: int) -> dict[str, Tensor]:
+        """The outputs of all steps, from the inputs."""
+        known = self.begin(values)
+        slots = self.first_slots(known)
+        for k in range(self.first, steps if self.loops else 0):
+            slots = self.step(slots, known, k)
+        return self.finish(known, slots)
 
     def finish(self, values: Mapping[Key, Any], slots: Sequence[Any]) -> dict[str, Tensor]:
         """The outputs, from what is known before the loop and what it leaves."""
@@ -205,7 +213,8 @@ class CompiledProgram(Program):
         self._read = list({k for entry in self.start for k in entry.reads() if k not in made})
         known = program.begin(values)
         slots = [t.contiguous() for t in program.first_slots(known)]
-        now = torch.full((1,), self.first, device=next(iter(values.values())).device)
+        self._device = next(iter(values.values())).device
+        now = torch.full((1,), self.first, device=self._device)
         if self.loops:
             program.step(slots, known, now)  # gradients are captured before they are compiled
         ends = {key for entry in self.end for key in entry.outputs}
@@ -237,8 +246,10 @@ class CompiledProgram(Program):
         made = self._begin(*(values[key] for key in self._read))
         return {**values, **dict(zip(self._made, made, strict=True))}
 
-    def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor) -> list[Any]:
+    def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor | int) -> list[Any]:
         assert self._step is not None
+        if isinstance(now, int):
+            now = torch.full((1,), now, device=self._device)
         return self._step(*(t.contiguous() for t in slots), *(values[k] for k in self._kept), now)
 
     def finish(self, values: Mapping[Key, Any], slots: Sequence[Any]) -> dict[str, Tensor]:
@@ -248,12 +259,12 @@ class CompiledProgram(Program):
         return dict(zip(self.outputs, found, strict=True))
 
 
-def execute(entries: Sequence[Entry], values: dict[Key, Any], now: Tensor | None = None) -> None:
+def execute(entries: Sequence[Entry], values: dict[Key, Any], now: Any = None) -> None:
     """Run the operators on values by key; what nothing needs any more is let go."""
     for entry in entries:
         leaves = [values[leaf] if type(leaf) is Key else leaf for leaf in entry.leaves]
         if any(leaf is NOW for leaf in leaves):
-            out = leaves[0].index_select(0, now)[0]
+            out = leaves[0][now] if isinstance(now, int) else leaves[0].index_select(0, now)[0]
         else:
             args, kwargs = tree_unflatten(leaves, entry.spec)
             out = entry.run(*args, **kwargs)
@@ -261,6 +272,30 @@ def execute(entries: Sequence[Entry], values: dict[Key, Any], now: Tensor | None
         values.update(zip(entry.outputs, results, strict=True))
         for key in entry.done:
             del values[key]
+
+
+def operators(program: Program, values: Mapping[Key, Any]) -> int:
+    """Operators of one step, those of its gradients included."""
+    if not program.loops:
+        return 0
+    known = program.begin(values)
+    slots = program.first_slots(known)
+    program.step(slots, known, 0)  # gradients are captured before they are counted
+    with TorchCount() as count:
+        program.step(slots, known, 0)
+    return count.total
+
+
+class TorchCount(TorchDispatchMode):
+    """Counts operators."""
+
+    total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.total += 1
+        return func(*args, **(kwargs or {}))
 
 
 def rolled(recorder: Recorder, outputs: Mapping[str, Tensor]) -> Program:
@@ -369,7 +404,7 @@ class _Loop:
         return key._replace(step=key.step - TRACED) if made else key
 
     def carried(self) -> dict[Key, Any]:
-        """All slots; one that reaches back two steps needs that of one step."""
+        """All slots; one that reaches back further needs the nearer ones."""
         for slot in list(self.starts):
             for back in range(slot.step + 1, 0):
                 self.starts.setdefault(slot._replace(step=back), None)

@@ -46,6 +46,9 @@ class ClientStore(Generic[M]):
         self._slot = np.full(clients, -1, dtype=np.int64)
         self._written = np.zeros(clients, dtype=bool)
         self._used, self._free = 0, np.empty(0, np.int64)
+        self._asked: tuple[Ids, Ids] | None = (
+            None  # the last clients, which all have rows, and their slots
+        )
         device = next(iter(self._start.values())).device
         table = Table(self._start, clients, device if tier == "device" else torch.device("cpu"))
         self._rows = Disk(self._start) if tier == "disk" else table
@@ -111,10 +114,12 @@ class ClientStore(Generic[M]):
 
     def _begun(self, ids: Ids) -> Ids:
         """The slots of these clients; missing rows are created with the starting values."""
-        new = ids[self._slot[ids] < 0]
-        if len(new):
-            self._put(new, self._start)
-        return self._slot[ids]
+        if self._asked is None or self._asked[0] is not ids:
+            new = ids[self._slot[ids] < 0]
+            if len(new):
+                self._put(new, self._start)
+            self._asked = ids, self._slot[ids]
+        return self._asked[1]
 
     def write(self, ids: Ids, memory: M) -> None:
         """Store copies of new rows for these clients."""
@@ -129,14 +134,18 @@ class ClientStore(Generic[M]):
             self._written[ids] = True
 
     def _put(self, ids: Ids, rows: Rows) -> None:
-        slots = self._slot[ids]
-        new = np.flatnonzero(slots < 0)
-        again, self._free = np.split(self._free, [len(new)])
-        first, self._used = self._used, self._used + len(new) - len(again)
-        slots[new] = np.concatenate([again, np.arange(first, self._used)])
+        if self._asked is not None and self._asked[0] is ids:
+            slots = self._asked[1]
+        else:
+            slots = self._slot[ids]
+            new = np.flatnonzero(slots < 0)
+            again, self._free = np.split(self._free, [len(new)])
+            first, self._used = self._used, self._used + len(new) - len(again)
+            slots[new] = np.concatenate([again, np.arange(first, self._used)])
         shapes = {name: (len(ids), *v.shape) for name, v in self._start.items()}
         self._rows.put(slots, {name: rows[name].detach().expand(s) for name, s in shapes.items()})
         self._slot[ids] = slots
+        self._asked = ids, slots
 
     def pieces(self) -> dict[str, Pieces]:
         """The result of `export`, to be read a few rows at a time."""
@@ -180,6 +189,7 @@ class ClientStore(Generic[M]):
         slots = self._slot[ids]
         self._free = np.concatenate([self._free, slots[slots >= 0]])
         self._slot[ids], self._written[ids] = -1, False
+        self._asked = None
 
     def view(self, client: int) -> M:
         """One client's vectors, to be read only, before the next write: those of the table itself where it is on

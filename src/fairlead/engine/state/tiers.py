@@ -85,7 +85,7 @@ class Table:
             name: torch.empty((0, *v.shape), dtype=v.dtype, device=device)
             for name, v in start.items()
         }
-        self._last = np.empty(0, np.int64), torch.empty(0)
+        self._last: tuple[Ids, Tensor | slice] = np.empty(0, np.int64), slice(0)
 
     def __len__(self) -> int:
         return len(next(iter(self.rows.values())))
@@ -122,13 +122,15 @@ class Table:
                 self.rows[name][:held] = rows
 
     def _index(self, slots: Ids) -> Tensor | slice:
+        known, index = self._last  # a round reads and writes the same rows
+        if known is slots:
+            return index
         if (np.diff(slots) == 1).all():  # needs no work of the device
             first = int(slots[0]) if len(slots) else 0
-            return slice(first, first + len(slots))
-        known, index = self._last  # a round reads and writes the same rows
-        if not np.array_equal(known, slots):
+            index = slice(first, first + len(slots))
+        elif not np.array_equal(known, slots):
             index = torch.from_numpy(slots).to(self.device, non_blocking=True)
-            self._last = slots, index
+        self._last = slots, index
         return index
 
 
