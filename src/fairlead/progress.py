@@ -47,6 +47,11 @@ class Progress:
                 self._task, completed=done, shown=shown, description=label or self.label
             )
 
+    def say(self, text: str) -> None:
+        """Show what is being prepared, until the next update."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"{self.label}: {text}")
+
 
 def _bar() -> Any:
     try:

@@ -49,8 +49,8 @@ WIDTHS = 8
 """Batch widths that are captured, at most."""
 FEW_CALLS = 256
 """Gradients from which capturing pays for small problems; for others it always does."""
-COMPILING, HOPED = 60.0, 0.3
-"""Seconds that `torch.compile` may take, and the part of a gradient's time that it may save."""
+COMPILING, PER_LAYER, SHARE = 5.0, 0.5, 0.1
+"""Seconds that `torch.compile` takes, more of them per layer, and the share of the run that they may take."""
 _KNOWN: dict[str, dict[str, float]] = {}
 
 
@@ -255,10 +255,6 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
     found = remembered(key, lambda: _in_graphs(p, plain))
     # what is best as it is is also compiled
     made = dataclasses.replace(min(plain, key=lambda f: found[str(f)]), compiled=True)
-    steps = p.rounds * p.draw.index.shape[1]
-    long = p.compile == "auto" and HOPED * min(found.values()) * steps > COMPILING
-    if long and task.capturable and find_spec("triton") is not None:
-        found |= remembered(f"{key} compiled", lambda: _in_graphs(p, [made]))
     best = min(found, key=lambda name: found[name])
     if math.isinf(found[best]):
         return None
@@ -266,8 +262,12 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
     why = f"measured for one gradient of the cohort: {shown}"
     if asked and task.capturable:
         return made, f"{made}, as asked for; {why}"
-    known = {str(form): form for form in (*plain, made)}
-    return known[best], f"{best}: {why}"
+    layers = sum(not list(module.children()) for module in task.model.modules())
+    spent = found[best] * p.rounds * p.draw.index.shape[1]
+    pays = COMPILING + PER_LAYER * layers < SHARE * spent
+    if p.compile == "auto" and pays and task.capturable and find_spec("triton") is not None:
+        return made, f"{made}: a long run; {why}"
+    return {str(form): form for form in plain}[best], f"{best}: {why}"
 
 
 def _in_graphs(p: Problem, forms: Iterable[Form]) -> dict[str, float]:

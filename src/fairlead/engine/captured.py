@@ -50,7 +50,7 @@ SHAPES = 16
 """How many shapes of exchanges are kept; a run with more traces the least recent ones again."""
 WHOLE, BLOCK = 24, 16
 """Steps up to which an exchange is one graph, and steps of the blocks of a longer one."""
-LITTLE = 800
+LITTLE = 1200
 """Operators up to which an exchange is compiled as a whole."""
 UNROLLED = 64
 """Steps up to which a program whose steps differ is captured."""
@@ -402,6 +402,7 @@ class Take:
         """Compile the exchange: as a whole if that is little, and its steps are always as many; otherwise
         its parts."""
         self._compiles, given, program = False, self._given, self.program
+        self.session.says("compiling the local steps")
         names = list(self.inputs.tensors)
 
         def run(*tensors: Tensor) -> list[Tensor]:

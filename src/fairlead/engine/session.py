@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -116,7 +117,9 @@ class Session:
         self.execution: Execution | None = None
         self.executor: Executor | None = None
         self.evaluation: CapturedEvaluation | None = None
-        self.remark = ""
+        self.remark = self.precision = ""
+        self.says: Callable[[str], None] = lambda text: None
+        """Shows what is being prepared."""
         self._weighed: tuple[Ids, tuple[float, Tensor]] | None = None
         self.units: dict[str, Any] = {}
         self.operator_threads = torch.get_num_threads()
@@ -133,7 +136,7 @@ class Session:
         """How the run is executed, and why."""
         why = "" if self.execution is None else self.execution.why
         more = "" if self.executor is None else self.executor.remark
-        return "; ".join(filter(None, (why, more, self.remark)))
+        return "; ".join(filter(None, (why, self.precision, more, self.remark)))
 
     def use(self, execution: Execution) -> None:
         """Execute in this way from now on. Equal bytes need equal operators and sums; where the number of

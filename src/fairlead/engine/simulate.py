@@ -32,7 +32,7 @@ from fairlead.errors import FairleadError, unknown
 from fairlead.task.task import Task
 
 Mode = Literal["auto", "vmap", "loop", "debug"]
-Precision = Literal["float32", "tf32", "bfloat16"]
+Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 Compile = Literal["auto", "tuned", True, False]
 
 
@@ -45,9 +45,10 @@ class Simulate:
     threads: torch's threads per operator while the run goes on, on a CPU; by default as they are set.
     capture: capture whole rounds as CUDA graphs; on a GPU by default, where the method allows it.
     precision: of local gradients: "float32" (that is, the task's own), "tf32" for the matrix units of
-        GPUs, or "bfloat16". Models, control variates and sums stay in the task's own in any case.
-    compile: whether `torch.compile` makes the rounds; "auto" where the run is long enough, "tuned" also
-        tries several kernels.
+        GPUs, or "bfloat16"; "auto" is TF32 on a GPU, as in other libraries. Models, control variates and
+        sums stay in the task's own in any case.
+    compile: whether `torch.compile` makes the local steps on a GPU; "auto" if it is expected to take less
+        than a tenth of the run, "tuned" also tries several kernels.
     memories: where client states are kept: on the "device", in the "host"'s memory or on "disk"; "auto"
         takes the first that has room for them.
     """
@@ -56,7 +57,7 @@ class Simulate:
     memory: int | None = None
     threads: int | None = None
     capture: bool | None = None
-    precision: Precision = "float32"
+    precision: Precision = "auto"
     compile: Compile = "auto"
     memories: Memories = "auto"
 
@@ -125,7 +126,10 @@ class Preparation:
         if session.execution is None:
             self.needs.check()
         session.operator_threads = torch.get_num_threads()
-        use_matrix_units(setting.precision == "tf32", session.units)
+        short = setting.precision == "tf32" or setting.precision == "auto"
+        use_matrix_units(short, session.units)
+        if short and session.task.device.type == "cuda" and session.task.dtype == torch.float32:
+            session.precision = "products in TF32"
         if setting.threads is not None and not session.group.several:
             torch.set_num_threads(setting.threads)
         if autotune.is_small(session.task, len(self.ids), self.draw):

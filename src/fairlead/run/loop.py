@@ -70,6 +70,7 @@ class Loop:
         self.task, self.algorithm, self.plan, self.session = task, algorithm, plan, session
         self.config, self.callbacks, self.keeper, self.bar = config, callbacks, keeper, bar
         self.engine = engine
+        session.says = bar.say
         drift = (DriftDiversity(task.layers),) if plan.drift else ()
         self.measures = (*plan.measures, *drift)
         self._watched = [c for c in callbacks if type(c).round is not Callback.round]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fairlead.core.method import Algorithm
@@ -175,8 +176,8 @@ def train(
         every mean of the run.
     dropout: the share of sampled clients that do not answer, or a list of lost clients per round.
     workers: how many processes share the clients of a round, on a CPU, with one thread each: this one
-        and others started for the run; "auto" measures whether one per core is faster than this one
-        with all threads. The default is one process.
+        and others started for the run. The default is one per core if a round is enough work for them,
+        otherwise one; "auto" measures which of the two is faster.
     eval_every: rounds between evaluations; objective: whether they compute f on all data;
         drift: whether they measure drift diversity, for the whole model and per layer;
         measures: what else to measure on clients in evaluated rounds, see `fl.measure`.
@@ -201,7 +202,7 @@ def train(
         measures=measures, target=target,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
-    before = workers_before(out, checkpoints, resume) if workers == "auto" else None
+    before = workers_before(out, checkpoints, resume) if workers in (None, "auto") else None
     with _processes(workers, setting, task, algorithm, plan, local, before, out) as (group, why):
         bar = Progress.of(progress, rounds, type(algorithm).__name__)
         how = group.engine(setting)
@@ -239,9 +240,13 @@ def _processes(
 
     with contextlib.ExitStack() as stack:
         try:
-            if workers not in (None, 1):
+            if workers != 1:
                 check(task, algorithm, plan, local)  # while one process can report errors
-            force = workforce(workers, task.device, measurement, before)
+            work = np.zeros(0)
+            free = type(setting) is Simulate and setting.mode != "debug" and not setting.threads
+            if workers is None and free:
+                work = _work(task, plan, local)
+            force = workforce(workers, task.device, measurement, work, before)
             processes = stack.enter_context(force.start())
             why = force.settle(processes)
         except FairleadError as error:
@@ -249,6 +254,12 @@ def _processes(
                 out.failed(error)
             raise
         yield processes, why
+
+
+def _work(task: Task, plan: Plan, local: Batches) -> NDArray[np.float64]:
+    """What the clients of the first round do, in parameters times samples."""
+    first = plan.sampler.cohort(plan.seed, 0, task.clients)
+    return task.dim * local.cost(plan.seed, 0, first, task.sizes[first])
 
 
 def planned(

@@ -1,7 +1,7 @@
-"""How many processes a run uses on a CPU: the requested number, or the fastest.
+"""How many processes a run uses on a CPU: by default one per core if a round is enough work for them.
 
-One process with all threads is timed against one process per core with one thread each, over a few local
-steps and the sum that ends a round, on the task's own shapes; a tie goes to one process.
+With "auto" one process with all threads is timed against one process per core with one thread each, over a
+few local steps and the sum that ends a round, on the task's own shapes; a tie goes to one process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Ids
@@ -29,6 +30,8 @@ Workers: TypeAlias = int | Literal["auto"] | None
 MARGIN = 0.95
 FEW = 4
 """Local steps to time."""
+ENOUGH = 1 << 28
+"""Parameters times samples of a round from which one process per core is the default: some 50 ms of work."""
 ONE, MANY = "one process", "processes"
 
 
@@ -62,11 +65,13 @@ def workforce(
     workers: Workers,
     device: torch.device,
     measurement: Callable[[], Measurement],
+    work: NDArray[np.float64],
     before: int | None,
 ) -> Workforce:
-    """The processes of a run; `before` is how many it had, if it is resumed."""
+    """The processes of a run; `work` is that of the clients of a round, in parameters times samples, and
+    `before` how many processes it had, if it is resumed."""
     if workers is None:
-        return Workforce()
+        return _default(device, work, before)
     if workers != "auto" and (
         not isinstance(workers, int) or isinstance(workers, bool) or workers < 1
     ):
@@ -82,14 +87,33 @@ def workforce(
         return Workforce(workers, f"{workers} processes, as asked for")
     if why:
         return Workforce(1, f"{ONE}: {why}")
+    return _as_begun(before) if before is not None else _fastest(measurement())
+
+
+def _as_begun(before: int) -> Workforce:
+    shown = ONE if before == 1 else f"{before} processes"
+    return Workforce(before, f"{shown}, as it was begun", optional=True)
+
+
+def _default(device: torch.device, work: NDArray[np.float64], before: int | None) -> Workforce:
+    """One process per core if every core has clients and enough to do, otherwise one. This does not depend
+    on measurements or on the number of rounds, so equal runs are run equally."""
+    if hindrance(device):
+        return Workforce()
     if before is not None:
-        shown = ONE if before == 1 else f"{before} processes"
-        return Workforce(before, f"{shown}, as it was begun", optional=True)
-    return _fastest(measurement())
+        return _as_begun(before) if before > 1 else Workforce()
+    cores = _cores()
+    if not 2 <= cores <= len(work) or work.sum() < ENOUGH:
+        return Workforce()
+    return Workforce(cores, f"{cores} processes, one per core", optional=True)
+
+
+def _cores() -> int:
+    return min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
 
 
 def _fastest(measure: Measurement) -> Workforce:
-    cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+    cores = _cores()
     count = min(cores, len(measure.ids))
     if count < 2:
         return Workforce(1, f"{ONE}: {'a core' if cores < 2 else 'a client'} is all there is")
