@@ -331,7 +331,7 @@ def test_a_killed_worker_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
         fl.train(uneven(), method, workers=2, engine="loop", **kept, **WORK)
     stored = fl.runs.read(tmp_path)
     assert stored.status.startswith("failed: process 1 of the run's 2 was killed")
-    again = fl.train(uneven(), method, engine="loop", resume=tmp_path, **kept, **WORK)
+    again = fl.train(uneven(), method, engine="loop", workers=1, resume=tmp_path, **kept, **WORK)
     same(again, fl.train(uneven(), method, engine="loop", **WORK))
     assert [part["after"] for part in fl.runs.read(tmp_path).parts] == [-1, 2]
 

@@ -46,9 +46,12 @@ def _close(run: fl.Run, other: fl.Run) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_many_uneven_steps_are_replayed_in_blocks(name: str, device: str) -> None:
-    steps = [1, 45, 33, 300 if device == "cuda" else 40, 50]
-    run = fl.train(shared(device), METHODS[name], engine=CAPTURED, steps=steps, **LONG)
-    _close(run, fl.train(shared(), METHODS[name], engine="debug", steps=steps, **LONG))
+    steps = [1, 45, 33, 300, 50]
+    method = METHODS[name]
+    if not isinstance(method, fl.Catalyst):  # large steps make much of what is rounded
+        method = method.with_lr(0.002)
+    run = fl.train(shared(device), method, engine=CAPTURED, steps=steps, **LONG)
+    _close(run, fl.train(shared(), method, engine="debug", steps=steps, **LONG))
     for take in _takes(run):
         parts = set(take.replays)
         assert parts <= {"start", captured.BLOCK, 1, "end", "all"}

@@ -278,7 +278,9 @@ class Take:
         varies = isinstance(session.batches.steps, Geometric)
         self.fixed = request.draw.even and not varies
         self.replays: dict[Any, Callable[[], None]] = {}
-        self.out: dict[str, Tensor] = {}
+        self.left: dict[str, dict[str, Tensor]] = {}
+        """The outputs of the exchange as a whole, and of its end."""
+        self.last = "all"
         self.counter: Tensor | None = None
         """The step that comes next, where steps are replayed in blocks."""
         self.slots: list[Tensor] = []
@@ -323,6 +325,7 @@ class Take:
             self._compile(steps)
         if self.why or self.played <= after:
             self.perform(steps)
+            self.last = "all"
             return
         if not self.replays:
             self.together = steps if steps <= WHOLE or self.whole else None
@@ -339,10 +342,13 @@ class Take:
             self.replays = {}
             drawn.restore()
             self.perform(steps)
+            self.last = "all"
             return
-        for name, often in self._parts(steps):
+        parts = self._parts(steps)
+        for name, often in parts:
             for _ in range(often):
                 self.replays[name]()
+        self.last = parts[-1][0]
 
     def _parts(self, steps: int) -> list[tuple[Any, int]]:
         """The captures that make up an exchange of so many steps, and how often each is replayed."""
@@ -372,9 +378,10 @@ class Take:
     def perform(self, steps: int) -> None:
         """The whole exchange."""
         if self.whole is not None:
-            self.out = dict(zip(self.out, self.whole(*self.inputs.tensors.values()), strict=True))
+            found = self.whole(*self.inputs.tensors.values())
+            self.left["all"] = dict(zip(self.program.outputs, found, strict=True))
         else:
-            self.out = self.program.run(self._given, steps)
+            self.left["all"] = self.program.run(self._given, steps)
 
     def _start(self) -> None:
         self.values = self.program.begin(self._given)
@@ -396,7 +403,7 @@ class Take:
         self.counter.add_(steps)
 
     def _end(self) -> None:
-        self.out = self.program.finish(self.values, self.slots)
+        self.left["end"] = self.program.finish(self.values, self.slots)
 
     def _compile(self, steps: int) -> None:
         """Compile the exchange: as a whole if that is little, and its steps are always as many; otherwise
@@ -406,8 +413,7 @@ class Take:
         names = list(self.inputs.tensors)
 
         def run(*tensors: Tensor) -> list[Tensor]:
-            self.out = program.run(dict(zip(given, tensors, strict=True)), steps)
-            return list(self.out.values())
+            return list(program.run(dict(zip(given, tensors, strict=True)), steps).values())
 
         try:
             if self.fixed and steps * operators(program, given) <= LITTLE:
@@ -425,7 +431,7 @@ class Take:
     def answer(self, request: Request) -> Answer:
         """The answer to a request, with what the newest run left. Client states and residuals are copied
         where they are kept; the rest is copied here."""
-        made, out, ids = self.made, self.out, request.clients
+        made, out, ids = self.made, self.left[self.last], request.clients
         return replace(
             made,
             sums={n: out[f"sum/{n}"].clone() for n in made.sums},
