@@ -201,7 +201,12 @@ def _resumed(method: Algorithm[Any, Any], task: Task, settings: dict[str, Any]) 
 def follows_in_float32(method: Algorithm[Any, Any], device: str) -> Iterator[str]:
     """In float32 everything stays float32, and follows float64."""
     exact = train(small_task(device), method, engine="vmap", **WORK)
-    run = train(small_task(device, torch.float32), method, engine="vmap", **WORK)
+    run = train(
+        small_task(device, torch.float32),
+        method,
+        engine=Simulate("vmap", precision="float32"),
+        **WORK,
+    )
     for name, value in _vectors(run).items():
         if value.dim() and value.dtype != torch.float32:
             yield f"{name} becomes {value.dtype} in a float32 run"
