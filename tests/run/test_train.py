@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -198,3 +199,95 @@ def test_schedules_over_steps_are_checked_over_all_steps_of_the_run() -> None:
     for work in ({"batches": table}, {"steps": fl.Geometric(0.05), "seed": 3}):
         with pytest.raises(fl.FairleadError, match="at k = 6"):
             fl.train(uneven(), fl.Scaffold(lr=rate), rounds=6, **work)
+
+
+def test_a_second_thread_is_refused() -> None:
+    task = fl.problems.theorem2(gradient=10)
+    found: list[BaseException] = []
+
+    class Meanwhile(fl.Callback):
+        def round(self, view: object) -> None:
+            def train() -> None:
+                try:
+                    fl.train(task, fl.FedAvg(lr=0.1), rounds=1)
+                except fl.FairleadError as error:
+                    found.append(error)
+
+            thread = threading.Thread(target=train)
+            thread.start()
+            thread.join()
+            fl.train(task, fl.FedAvg(lr=0.1), rounds=1)  # one inside another is fine
+
+    fl.train(task, fl.FedAvg(lr=0.1), rounds=2, callbacks=[Meanwhile()])
+    assert len(found) == 2
+    assert "another thread of this process is training" in str(found[0])
+    fl.train(task, fl.FedAvg(lr=0.1), rounds=1)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    task = fl.problems.theorem2(gradient=10)
+    run = fl.train(
+        task, fl.FedAvg(lr=0.1), rounds=np.int64(3), seed=np.int64(1), eval_every=np.int64(2)
+    )
+    other = fl.train(task, fl.FedAvg(lr=0.1), rounds=3, seed=1, eval_every=2)
+    assert torch.equal(run.x, other.x)
+    assert run.rounds == 3
+
+
+def _network(model: torch.nn.Module) -> fl.Task:
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 4), torch.randint(3, (24,))
+    return fl.Task(model, "cross_entropy", (x, y), [range(12), range(12, 24)])
+
+
+class _Unused(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
+def test_parameters_that_the_loss_does_not_use_stay_as_they_are() -> None:
+    task = _network(_Unused())
+    runs = [
+        fl.train(task, fl.Scaffold(lr=0.1), rounds=3, steps=2, batch_size=4, engine=engine)
+        for engine in ("vmap", "loop", "debug")
+    ]
+    idle = task.layers["idle.weight"]
+    for run in runs:
+        torch.testing.assert_close(run.x, runs[0].x)
+        assert torch.equal(run.x[idle], task.start(0)[0][idle])
+
+
+class _Drawing(torch.nn.Module):
+    """Draws without a layer that says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.nn.functional.dropout(x, 0.5, self.training))
+
+
+def test_any_draw_is_noticed() -> None:
+    assert _network(_Drawing()).draws_masks
+    assert _network(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.RReLU())).draws_masks
+    assert not _network(torch.nn.Linear(4, 3)).draws_masks
+    assert _network(_Drawing()).to(dtype=torch.float64).draws_masks
+
+
+def test_models_with_hooks_are_run_as_they_are() -> None:
+    calls: list[int] = []
+    model = torch.nn.Linear(4, 3)
+    task = _network(model)
+    assert task.capturable
+    model.register_forward_hook(lambda *_: calls.append(1))
+    hooked = _network(model)
+    assert not hooked.capturable
+    calls.clear()
+    settings = {"rounds": 40, "steps": 10, "batch_size": 4, "eval_every": 40, "objective": False}
+    fl.train(hooked, fl.FedAvg(lr=0.1), engine="loop", **settings)
+    assert len(calls) >= 2 * 40 * 10  # two clients

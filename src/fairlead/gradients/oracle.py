@@ -199,7 +199,9 @@ class Gradients:
         leaves = {n: v.detach().requires_grad_() for n, v in views.items()}
         with torch.enable_grad():
             losses, buffers = self._losses(leaves, block, buffers)
-            found = torch.autograd.grad(losses.mean(), list(leaves.values()))
+            found = torch.autograd.grad(
+                losses.mean(), list(leaves.values()), materialize_grads=True
+            )  # zero where the loss does not use a parameter
         return [g.to(x.dtype) for g in found], buffers.detach()
 
     def full_single(

@@ -20,6 +20,7 @@ from fairlead.engine.many_runs import Seat, joinable, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
 from fairlead.progress import Progress
+from fairlead.run.alone import alone
 from fairlead.run.callbacks import Callback
 from fairlead.run.folder import Recorder
 from fairlead.run.interrupt import Stop
@@ -75,7 +76,7 @@ def train_many(
             raise
     done: dict[int, Run] = {}
     bar = Progress.of(progress, len(runs) * rounds, f"{len(runs)} runs")
-    with bar, Stop(any(loop.keeper is not None for loop in loops)) as stop:
+    with alone(), bar, Stop(any(loop.keeper is not None for loop in loops)) as stop:
         for group in _alike(loops):
             _share_engine(group)
             for some in _that_fit(group, together):

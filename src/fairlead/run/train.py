@@ -29,6 +29,7 @@ from fairlead.errors import Diverged, FairleadError
 from fairlead.measure import Measure
 from fairlead.progress import Progress
 from fairlead.run.about import about
+from fairlead.run.alone import alone
 from fairlead.run.callbacks import Callback, client_states
 from fairlead.run.checkpoint import Checkpoints, Keeper
 from fairlead.run.checks import check, check_resume
@@ -203,8 +204,11 @@ def train(
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     before = workers_before(out, checkpoints, resume) if workers in (None, "auto") else None
-    with _processes(workers, setting, task, algorithm, plan, local, before, out) as (group, why):
-        bar = Progress.of(progress, rounds, type(algorithm).__name__)
+    with (
+        alone(),
+        _processes(workers, setting, task, algorithm, plan, local, before, out) as (group, why),
+    ):
+        bar = Progress.of(progress, plan.rounds, type(algorithm).__name__)
         how = group.engine(setting)
         loop = prepared(task, algorithm, plan, local, how, bar, callbacks, out, checkpoints, resume)
         loop.session.remark = why or loop.session.remark
@@ -287,6 +291,9 @@ def planned(
     local = batches if isinstance(batches, Batches) else Batches(
         batch_size, steps, epochs, replacement, drop_last, batches
     )  # fmt: skip
+    rounds, seed, eval_every = (
+        int(n) if isinstance(n, np.integer) else n for n in (rounds, seed, eval_every)
+    )
     plan = Plan(
         rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift,
         tuple(measures), target,

@@ -20,10 +20,11 @@ def check_model(task: Any, labels: bool) -> None:
     before training."""
     for data in (task.data, task.test):
         if data is not None:
-            _check_block(task, data, labels)
+            block = _check_block(task, data, labels)
+            task.draws_masks = task.draws_masks or _draws(task, block)
 
 
-def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> None:
+def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> tuple[Tensor, ...]:
     block = taken(task, data, torch.arange(min(2, len(data[0]))))
     x, _ = task.start(0)
     try:
@@ -45,6 +46,23 @@ def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> None:
             f"the loss returned shape {tuple(losses.shape)} for {len(block[0])} samples: "
             'return one value per sample, for example with reduction="none"'
         )
+    return block
+
+
+def _draws(task: Any, block: tuple[Tensor, ...]) -> bool:
+    """Whether the model or the loss draws random numbers while training."""
+    cuda = task.device.type == "cuda"
+    state: Any = torch.cuda.get_rng_state if cuda else torch.get_rng_state
+    with torch.random.fork_rng(devices=[task.device] if cuda else []), torch.no_grad():
+        before = state(task.device) if cuda else state()
+        try:
+            output = functional_call(
+                task.model, task.state_dict(task.start(0)[0]), block[: task.inputs]
+            )
+            task.loss(output, *block[task.inputs :])
+        except (RuntimeError, ValueError):
+            return False  # BatchNorm of a single sample: batches are checked elsewhere
+        return not torch.equal(before, state(task.device) if cuda else state())
 
 
 def in_evaluation_mode(model: nn.Module) -> nn.Module:
@@ -58,7 +76,21 @@ def is_capturable(model: nn.Module) -> bool:
     ours = ("torch.nn.", "fairlead.task.models")
     own = all(type(m).__module__.startswith(ours) for m in model.modules())
     random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
-    return own and not random and not any(True for _ in model.buffers())
+    plain = not random and not any(True for _ in model.buffers())
+    return own and plain and not any(has_hooks(m) for m in model.modules())
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks, which may do anything."""
+    return any(
+        getattr(module, name)
+        for name in (
+            "_forward_hooks",
+            "_forward_pre_hooks",
+            "_backward_hooks",
+            "_backward_pre_hooks",
+        )
+    )
 
 
 def made(make: Callable[[], nn.Module], seed: int) -> nn.Module:

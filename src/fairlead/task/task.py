@@ -202,7 +202,8 @@ class Task:
         norms = nn.modules.batchnorm._NormBase
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
         random = nn.modules.dropout._DropoutNd
-        self.draws_masks = any(isinstance(m, random) for m in model.modules())
+        drops = any(isinstance(m, random) for m in model.modules())
+        self.draws_masks = drops or getattr(self, "draws_masks", False)
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not any(isinstance(m, Function) and m.loose for m in model.modules())
         known = is_capturable(model) or isinstance(model, Function)

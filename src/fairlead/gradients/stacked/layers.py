@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairlead.gradients.stacked.conv import conv2d_each
 from fairlead.gradients.stacked.norm import group_norm_each
+from fairlead.task.model import has_hooks
 from fairlead.task.models import Residual
 
 Weights: TypeAlias = Mapping[str, Tensor]
@@ -36,7 +37,7 @@ def stacked_model(model: nn.Module) -> Layer | None:
     """
     names = {id(p): n for n, p in model.named_parameters()}
     run = _chain(list(_leaves(model)), lambda p: None if p is None else names[id(p)])
-    if run is None or any(_hooked(m) for m in model.modules()):
+    if run is None or any(has_hooks(m) for m in model.modules()):
         return None
     return lambda weights, x: _outside(run(weights, _inside(x)))
 
@@ -47,10 +48,6 @@ def _inside(x: Tensor) -> Tensor:
 
 def _outside(x: Tensor) -> Tensor:
     return x.permute(0, 1, 4, 2, 3) if x.dim() == 5 else x
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
