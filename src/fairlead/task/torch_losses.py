@@ -1,0 +1,48 @@
+"""Torch's own losses as losses per sample."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def per_sample(loss: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
+    """A loss of `torch.nn` or `torch.nn.functional` with one value per sample, the mean over its outputs; None
+    for any other function. Class weights multiply the samples' losses.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> per_sample(F.mse_loss)(torch.zeros(2, 3), torch.ones(2, 3))
+    tensor([1., 1.])
+    >>> per_sample(nn.CrossEntropyLoss())(torch.zeros(2, 2), torch.tensor([0, 1]))
+    tensor([0.6931, 0.6931])
+    """
+    single: Callable[..., Tensor]
+    if isinstance(loss, nn.modules.loss._Loss):
+        module = copy.deepcopy(loss)
+        module.reduction = "none"
+        single = module
+    elif getattr(loss, "__module__", "") == nn.functional.__name__ and _reduces(loss):
+        given = loss
+
+        def single(output: Tensor, *targets: Tensor) -> Tensor:
+            return given(output, *targets, reduction="none")
+    else:
+        return None
+
+    def values(output: Tensor, *targets: Tensor) -> Tensor:
+        found = single(output, *targets)
+        return found.flatten(1).mean(1) if found.dim() > 1 else found
+
+    return values
+
+
+def _reduces(loss: Any) -> bool:
+    try:
+        return "reduction" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):
+        return False
