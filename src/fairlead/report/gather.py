@@ -251,7 +251,7 @@ def _tuned_for(one: Mapping[str, Any]) -> dict[str, Any]:
     """What a tuning chose settings for, and in words."""
     metric, goal = str(one["metric"]), one.get("target")
     by, better = one.get("objective", "rounds"), one.get("better") or known(metric)
-    if goal is None or by in ("final", "best"):
+    if not isinstance(goal, int | float) or by in ("final", "best"):
         words = f"the best {'final ' * (by == 'final')}{metric.replace('_', ' ')}"
         goal = None
     else:
