@@ -48,8 +48,8 @@ class Measured:
         if self.on == "valid":
             return f"note: settings were chosen by {self.by}, on data held out from training"
         return (
-            "note: tuned on the test set, which flatters every method; hold out validation data with valid=0.01 "
-            "(--valid 0.01)"
+            "note: tuned on the test set, which flatters every method: hold out validation data with valid=0.2 "
+            "(--valid 0.2)"
         )
 
 
