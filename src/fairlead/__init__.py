@@ -59,7 +59,7 @@ from fairlead.study.compare import Comparison, compare
 from fairlead.study.tuning import Tuning, tune
 from fairlead.task import catalog as tasks
 from fairlead.task import losses, models, problems
-from fairlead.task.losses import Whole
+from fairlead.task.metrics import Metric, Whole
 from fairlead.task.saddle import SaddleTask
 from fairlead.task.solve import minimize, saddle_point
 from fairlead.task.task import Task
@@ -108,6 +108,7 @@ __all__ = [
     "Lasting",
     "Memory",
     "Message",
+    "Metric",
     "Mime",
     "MimeLite",
     "MinibatchSGD",

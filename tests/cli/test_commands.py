@@ -54,6 +54,24 @@ def test_compare_writes_table_figure_and_histories(tmp_path) -> None:
     }  # fmt: skip
 
 
+def test_targets_have_a_sign_and_validation_data_a_share(tmp_path) -> None:
+    out = tmp_path / "c"
+    words = ["compare", "--methods", "fedavg", "--grid", "1,0.3", "--seeds", "1", *SMALL]
+    text = _run(*words, "--target", "accuracy>=0.3", "--out", str(out))
+    assert "rounds to accuracy ≥ 0.3" in text
+    assert "note: tuned on the test set" in text
+    assert "Tuned on the test set." in (out / "table.md").read_text()
+    text = _run(*words, "--target", "accuracy > 0.3", "--valid", "0.05", "--out", str(out / "v"))
+    assert "settings were chosen by valid_accuracy" in text
+    run = fl.runs.read(out / "v" / "FedAvg-0")
+    assert run.about["task"]["valid"] == 72
+    assert run.about["better"]["valid_accuracy"] == "higher"
+    text = _run("run", "--target", "test_loss<100", *SMALL, "--out", str(tmp_path / "r"))
+    assert fl.runs.read(tmp_path / "r").status == "target"
+    text = _run("tune", *words[1:], "--valid", "0.05", "--target", "accuracy=0.3")
+    assert "test accuracy" in text.replace("\n", " ")
+
+
 def test_a_comparison_replaces_an_earlier_one_and_nothing_else(tmp_path) -> None:
     _run("run", "--out", str(tmp_path / "mine" / "run"), *SMALL)
     words = ["compare", "--grid", "1", "--seeds", "1", "--out", str(tmp_path), *SMALL]
@@ -106,7 +124,11 @@ def test_every_task_runs(task: str) -> None:
         (["run", "--server", "adan"], "did you mean 'adam'"),
         (["run", "--cohort", "11"], "there are 10 clients"),
         (["run", "--cohort", "many"], "'many' is not a number"),
-        (["run", "--target", "accuracy"], "write for example accuracy=0.9"),
+        (["run", "--target", "accuracy<0.9"], 'higher accuracy is better: write "accuracy>0.9"'),
+        (["run", "--target", "loss>0.1"], 'lower loss is better: write "loss<0.1"'),
+        (["run", "--task", "theorem2", "--valid", "0.1"], "theorem2 has no data to hold out"),
+        (["run", "--valid", "1.5"], "valid is 1.5: must be in (0, 1)"),
+        (["run", "--target", "accuracy"], "write accuracy=0.9, or in quotes"),
         (["run", "--lr", "-1"], "lr is -1.0"),
         (["run", "--dtype", "float16"], "there is no dtype 'float16'"),
         (["run", "--task", "theorem2", "--clients", "3"], "theorem2 has 2 clients"),

@@ -10,16 +10,19 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from programs import LIMIT, ended, wait_until
 from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
 from fairlead.report.gather import gather
-from fairlead.run.folder import Recorder
+from fairlead.run.folder import Recorder, write_json
+from fairlead.track.tracker import best
 
 WORK = {"rounds": 12, "steps": 5, "drift": True}
 
@@ -208,3 +211,60 @@ def test_watching_a_run_that_goes_on(tmp_path) -> None:
         wait_until(lambda: last() == 7, "the new rows are shown", server)
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=LIMIT) == 0
+
+
+def _regression(**settings: Any) -> fl.Task:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    mae = fl.Metric(lambda o, t: (o[:, 0] - t).abs(), better="lower")
+    return fl.Task(
+        torch.nn.Linear(3, 1), "squared", (x, x.sum(1)), [range(30), range(30, 60)],
+        test=(x, x.sum(1)), metrics={"mae": mae}, **settings,
+    )  # fmt: skip
+
+
+def test_directions_come_from_the_runs(tmp_path: Path) -> None:
+    task = _regression()
+    for lr in (0.1, 0.001):
+        fl.train(task, fl.FedAvg(lr=lr), rounds=5, out=tmp_path / str(lr), target={"mae": 1e-9})
+    data = gather([tmp_path])
+    larger = {one["key"]: one["larger"] for one in data["metrics"]}
+    assert larger == {"loss": False, "test_loss": False, "mae": False}
+    assert data["target"] == {"metric": "mae", "value": 1e-9}
+    (curve,) = data["sensitivity"]
+    assert (curve["metric"], curve["larger"], curve["best"]) == ("mae", False, 0.1)
+    about = tmp_path / "0.1" / "run.json"
+    for folder in ("0.1", "0.001"):  # from before directions were stored
+        about = tmp_path / folder / "run.json"
+        known = json.loads(about.read_text())
+        del known["better"]
+        about.write_text(json.dumps(known))
+    data = gather([tmp_path])
+    larger = {one["key"]: one["larger"] for one in data["metrics"]}
+    assert larger == {"loss": False, "test_loss": False, "mae": None}
+    assert "mae" not in best(fl.runs.read(tmp_path / "0.1").history)
+
+
+@pytest.mark.parametrize(
+    ("settings", "how", "words"),
+    [
+        ({}, {"target": {"mae": 0.5}}, "the fewest rounds to mae ≤ 0.5 on the test set"),
+        ({}, {}, "the best final mae on the test set"),
+        ({"valid": 0.1}, {"target": {"mae": 0.5}},
+         "the fewest rounds to valid mae ≤ 0.5 on validation data"),
+        ({}, {"target": {"loss": 0.5}}, "the fewest rounds to loss ≤ 0.5"),
+    ],
+)  # fmt: skip
+def test_a_report_says_what_was_tuned_for(tmp_path: Path, settings, how, words) -> None:
+    task = _regression(**settings)
+    result = fl.compare(task, [fl.FedAvg(lr=1.0)], rounds=5, grid=[0.1, 0.3], **how)
+    result.entries["FedAvg"].runs[0].write(tmp_path / "a", {"target": result.goal})
+    write_json(tmp_path / "tuning.json", result.tuning())
+    data = gather([tmp_path])
+    (tuned,) = data["tuned"]
+    assert tuned["words"] == words
+    assert result.metric in tuned["keys"]
+    assert tuned["value"] == next(iter(how.get("target", {"": None}).values()))
+    assert any("test set" in note for note in data["notes"]) == words.endswith("test set")
+    tuning = fl.tune(task, fl.FedAvg(lr=1.0), rounds=5, lr=[0.1, 0.3], **how)
+    write_json(tmp_path / "tuning.json", tuning.to_json())
+    assert gather([tmp_path])["tuned"] == [tuned]

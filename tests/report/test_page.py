@@ -490,6 +490,24 @@ def test_the_table_is_what_numpy_says(visit):
     assert "(1 of 3 diverged)" in found["FedAvg, lr 0.3"]["final"]
 
 
+def test_another_target_than_the_tuned_one_is_said(visit):
+    words = "the fewest rounds to accuracy ≥ 0.9 on the test set"
+    unranked = {"key": "bits", "label": "all bits", "larger": None}
+    metrics = [*report()["metrics"], unranked]
+    tuned = [{"keys": ["accuracy"], "value": 0.9, "words": words}]
+    page = visit(report(tuned=tuned, metrics=metrics))
+    assert page.inner_text("#goal-tuned") == f"Step sizes were tuned for {words}."
+    page.fill("#goal-value", "0.8")
+    assert "not for this target: other step sizes may reach it sooner." in page.inner_text(
+        "#goal-tuned"
+    )
+    page.fill("#goal-value", "")
+    assert page.inner_text("#goal-tuned") == ""
+    options = page.locator("#goal-metric option").all_inner_texts()
+    assert options == ["accuracy", "loss"]  # nothing says which way bits are better
+    assert visit(report()).inner_text("#goal-tuned") == ""
+
+
 def test_the_table_without_a_target_and_with_junk(visit):
     page = visit(report(target=None))
     assert list(table(page)["FedAvg, lr 0.3"]) == ["best", "final"]

@@ -123,16 +123,18 @@ def test_tuning_over_seeds_without_a_target() -> None:
         fl.compare(_task(), [fl.FedAvg(lr=1.0)], rounds=3, metric="los")
 
 
-def test_own_metrics_are_better_larger() -> None:
+def test_own_metrics_say_which_way_is_better() -> None:
     x, y = torch.randn(20, 3), torch.randint(3, (20,))
-    hit = {"top2": lambda o, t: (o.topk(2).indices == t[:, None]).any(1).to(o.dtype)}
+    top2 = fl.Metric(
+        lambda o, t: (o.topk(2).indices == t[:, None]).any(1).to(o.dtype), better="higher"
+    )
     task = fl.Task(
         torch.nn.Linear(3, 3),
         "cross_entropy",
         (x, y),
         [range(9), range(9, 20)],
         test=(x, y),
-        metrics=hit,
+        metrics={"top2": top2},
     )
     run = fl.train(task, fl.FedAvg(lr=0.1), rounds=2, target={"top2": 1.01})
     assert run.stopped == "rounds"

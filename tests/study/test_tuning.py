@@ -435,7 +435,8 @@ def test_more_wrong_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def _shape(tuning: Any) -> None:
     """The form of tuning.json that reports read."""
-    assert set(tuning) == {"metric", "target", "objective", "methods"}
+    known = {"metric", "reported", "better", "on", "target", "objective", "methods", "notes"}
+    assert set(tuning) == known
     for method in tuning["methods"].values():
         assert list(method) == ["lr", "rounds", "final", "best"]
         assert method["lr"] == sorted(method["lr"])

@@ -430,7 +430,8 @@ def test_mlflow_makes_a_new_run_where_the_old_one_was_deleted(task, tmp_path, ml
 def test_mlflow_takes_long_values_and_many_of_them(tmp_path, mlflow) -> None:
     about = {"label": "Long", "text": "x" * 9000, "many": {f"key{k}": k for k in range(250)}}
     flow = _flow(tmp_path)
-    flow.begin(about, fl.History())
+    better = dict.fromkeys([f"c{k}" for k in range(1200)], "lower")
+    flow.begin(about, fl.History(better=better))
     flow.row(
         {"round": 0, "top-5 (%)": math.nan, "up": math.inf, **{f"c{k}": k for k in range(1200)}}
     )

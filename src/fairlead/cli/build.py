@@ -35,7 +35,8 @@ def build_task(s: dict[str, Any]) -> Task:
         raise unknown("dtype", s["dtype"], ["float32", "float64"])
     given = {
         **{
-            key: s[key] for key in ("split", "split_value", "model", "clients", "weighting", "data")
+            key: s[key]
+            for key in ("split", "split_value", "model", "clients", "weighting", "data", "valid")
         },
         "device": local_device(s["device"]),
         "dtype": None if s["dtype"] is None else getattr(torch, s["dtype"]),

@@ -93,7 +93,7 @@ def _run(s: dict[str, Any], resume: bool) -> None:
         work["engine"] = Distributed(s["engine"], timeout=s["timeout"], memories=s["memories"])
     say_memory(built, [chosen], rounds=s["rounds"], **work)
     result = train(
-        built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"]),
+        built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"], built),
         callbacks=callbacks, workers=workers(s["workers"]), **kept, **work,
     )  # fmt: skip
     last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
@@ -134,7 +134,7 @@ def compare_command(s: dict[str, Any]) -> None:
     say_memory(built, methods.values(), rounds=s["rounds"], **local(s))
     result = compare(
         built, methods, rounds=s["rounds"], seeds=s["seeds"], grid=tried,
-        target=target(s["target"]), workers=workers(s["workers"]), **local(s),
+        target=target(s["target"], built), workers=workers(s["workers"]), **local(s),
     )  # fmt: skip
     rows = result.table()
     narrow = [{k: v for k, v in row.items() if k not in ("gradients", "seconds")} for row in rows]

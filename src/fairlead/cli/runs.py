@@ -131,7 +131,11 @@ def _show(run: StoredRun) -> None:
     _echo(f"{run.folder}: {run.label} on {row['task']}, {row['rounds']} of {row['asked']} rounds, "
           f"{run.status}, {_size(run.size)}")  # fmt: skip
     hidden = ("split.counts", "format", "began", "after")
-    shown = {k: v for k, v in runs.flat(run.about).items() if k not in hidden}
+    shown = {
+        k: v
+        for k, v in runs.flat(run.about).items()
+        if k not in hidden and not k.startswith("better.")
+    }
     _pairs("settings", {k: v for k, v in shown.items() if v is not None and v != ""})
     parts = Table("began", "from", "ended", "why", title="parts", box=box.SIMPLE_HEAD)
     for part in run.parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from fairlead.engine.processes.workers import Workers
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.catalog import task_defaults
+from fairlead.task.evaluation import directions
+from fairlead.task.metrics import Better
+from fairlead.task.task import Task
 
 METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
                    "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
@@ -20,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
     "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
-    "seeds": 3, "target": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto", "dtype": None,
+    "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto", "dtype": None,
     "eval_every": 1, "objective": True, "drift": False, "checkpoint_every": None, "track": None,
     "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
@@ -98,7 +102,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "warm_start": (bool, "start SCAFFOLD from the clients' gradients"),
     "weighting": (str, "uniform or size"),
     "dropout": (float, "probability that a sampled client drops out"),
-    "target": (str, "metric value to reach, for example accuracy=0.9"),
+    "target": (str, 'metric value to reach: accuracy=0.9, "accuracy>0.9" or "loss<0.1"'),
+    "valid": (float, "share of every client's data to hold out, on which settings are then chosen"),
     "seed": (int, "the random seed"),
     "seeds": (int, "number of seeds"),
     "engine": (str, "auto, vmap, loop or debug"),
@@ -198,17 +203,29 @@ def numbers(text: Any) -> list[float]:
         ) from error
 
 
-def target(text: Any) -> dict[str, float] | None:
+SIGNS: dict[str, Better] = {"<": "lower", "≤": "lower", ">": "higher", "≥": "higher"}
+
+
+def target(text: Any, task: Task) -> dict[str, float] | None:
+    """A target such as accuracy=0.9, accuracy>0.9 or loss<0.1; a sign must agree with the metric's direction."""
     if not text:
         return None
-    name, _, value = str(text).partition("=")
-    given: dict[str, Any] = text if isinstance(text, dict) else {name: value}
+    name, sign, value = [*re.split(r"([<>]=?|[≤≥=])", str(text), maxsplit=1), "", ""][:3]
+    given: dict[str, Any] = text if isinstance(text, dict) else {name.strip(): value}
     try:
-        return {name: float(value) for name, value in given.items()}
+        found = {name: float(value) for name, value in given.items()}
     except (TypeError, ValueError) as error:
         raise FairleadError(
-            f"cannot parse the target '{text}': write for example accuracy=0.9"
+            f'cannot parse the target \'{text}\': write accuracy=0.9, or in quotes "accuracy>0.9" or "loss<0.1"'
         ) from error
+    for name in found if given is not text else ():
+        better = directions(task).get(name)
+        if better is not None and SIGNS.get(sign[:1], better) != better:
+            right = f"{name}{'<' if better == 'lower' else '>'}{value.strip()}"
+            raise FairleadError(
+                f"the target is '{text}', but {better} {name} is better: write \"{right}\""
+            )
+    return found
 
 
 def steps(text: Any) -> int | Geometric | None:

@@ -71,7 +71,7 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
     if own.pop("papers", None):
         own["protocol"] = "papers"
     result = tune(
-        built, methods, rounds=s["rounds"], space=space, seeds=s["seeds"], target=target(s["target"]),
+        built, methods, rounds=s["rounds"], space=space, seeds=s["seeds"], target=target(s["target"], built),
         out=s["out"], **own, **local(s),
     )  # fmt: skip
     out.print(table(result.table(), title(built, s)))

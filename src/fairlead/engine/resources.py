@@ -156,7 +156,7 @@ def needed(session: Session, room: int, batch: int, cohort: int) -> Needs:
     return Needs(
         device=str(task.device),
         total=total_memory(task.device),
-        data=held * here + _bytes(task.test or ()),
+        data=held * here + _bytes(task.test or ()) + _bytes(task.valid or ()),
         server=session.server_bytes,
         client=each,
         work=each * min(max(1, room), cohort),

@@ -16,7 +16,7 @@ from fairlead.methods.citations import PAPERS
 from fairlead.report.plots import MAIN
 from fairlead.run.folder import StoredRun, find, flat
 from fairlead.run.history import History
-from fairlead.task.losses import better_larger
+from fairlead.task.metrics import known, sign
 from fairlead.version import __version__
 
 AXES = {
@@ -24,8 +24,8 @@ AXES = {
     "bits": "bits up and down", "bits_up": "bits up", "bits_down": "bits down",
     "nominal_up": "nominal bits up", "gradients": "sample gradients", "seconds": "seconds in rounds",
 }  # fmt: skip
-PER_RUN = ("seed", "began", "after", "engine", "versions", "split", "settings")
-TASK_SETTINGS = ("split", "split_value", "model", "task_set")
+PER_RUN = ("seed", "began", "after", "engine", "versions", "split", "settings", "better")
+TASK_SETTINGS = ("split", "split_value", "model", "task_set", "valid")
 """Command settings that change the task but not its name."""
 
 
@@ -48,11 +48,12 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
         "fairlead": __version__,
         "axes": [{"key": k, "label": v} for k, v in AXES.items() if any(k in r.history for r in stored)],
         "metrics": [
-            {"key": name, "label": name.replace("_", " "), "larger": better_larger(name)}
+            {"key": name, "label": name.replace("_", " "), "larger": _larger(stored, name)}
             for name in metrics
         ],
         "first": {"metric": first, "axis": "round"},
         "target": goal,
+        "tuned": [_tuned_for(one) for one in tuned if any(len(m["lr"]) > 1 for m in one["methods"].values())],
         "groups": [_group(label, runs, metrics) for label, runs in groups.items()],
         "splits": _splits(stored),
         "drift": [
@@ -236,6 +237,31 @@ def _goal(stored: Sequence[StoredRun], tuned: Sequence[Mapping[str, Any]]) -> di
     return None
 
 
+def _larger(stored: Sequence[StoredRun], metric: str) -> bool | None:
+    """Whether a metric is better when larger; None if no run says."""
+    ways = {run.history.direction(metric) for run in stored if metric in run.history} - {None}
+    return ways == {"higher"} if len(ways) == 1 else None
+
+
+def _larger_in(one: Mapping[str, Any]) -> bool:
+    return (one.get("better") or known(str(one["metric"]))) != "lower"
+
+
+def _tuned_for(one: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tuning chose settings for, and in words."""
+    metric, goal = str(one["metric"]), one.get("target")
+    by, better = one.get("objective", "rounds"), one.get("better") or known(metric)
+    if not isinstance(goal, int | float) or by in ("final", "best"):
+        words = f"the best {'final ' * (by == 'final')}{metric.replace('_', ' ')}"
+        goal = None
+    else:
+        at = sign(better) if better in ("lower", "higher") else "="
+        words = f"the fewest {by} to {metric.replace('_', ' ')} {at} {goal:g}"
+    held = {"test": " on the test set", "valid": " on validation data"}
+    keys = [metric, str(one.get("reported") or metric)]
+    return {"keys": keys, "value": goal, "words": words + held.get(str(one.get("on")), "")}
+
+
 def _sensitivity(
     stored: Sequence[StoredRun],
     tuned: Sequence[Mapping[str, Any]],
@@ -244,7 +270,7 @@ def _sensitivity(
 ) -> list[dict[str, Any]]:
     """Rounds to the target and the final metric per step size, from tunings or else from the runs."""
     curves = [
-        {"label": label, "metric": one["metric"], **found}
+        {"label": label, "metric": one["metric"], "larger": _larger_in(one), **found}
         for one in tuned
         for label, found in one["methods"].items()
         if len(found["lr"]) > 1
@@ -270,17 +296,20 @@ def _curve(
         diverged = any(run.status == "diverged" for run in sizes[lr])
         finals.append(math.nan if diverged else float(np.mean([h.last(metric) for h in histories])))
         reached = [
-            h.first_reach(goal["metric"], goal["value"]) if goal and goal["metric"] in h else None
+            h.first_reach(goal["metric"], goal["value"])
+            if goal and goal["metric"] in h and h.direction(goal["metric"])
+            else None
             for h in histories
         ]
         got = [k for k in reached if k is not None]
         rounds.append(float(np.mean(got)) if len(got) == len(reached) else math.nan)
     order = np.array(rounds if np.isfinite(rounds).any() else finals)
-    larger = better_larger(metric) and not np.isfinite(rounds).any()
-    ranked = np.where(np.isfinite(order), -order if larger else order, np.inf)
-    label = next(iter(sizes.values()))[0].label
+    first = next(iter(sizes.values()))[0]
+    larger = first.history.direction(metric) == "higher"
+    turned = larger and not np.isfinite(rounds).any()
+    ranked = np.where(np.isfinite(order), -order if turned else order, np.inf)
     return {
-        "label": label, "metric": metric, "lr": sorted(sizes), "rounds": _numbers(rounds),
+        "label": first.label, "metric": metric, "larger": larger, "lr": sorted(sizes), "rounds": _numbers(rounds),
         "final": _numbers(finals), "best": sorted(sizes)[int(ranked.argmin())],
     }  # fmt: skip
 

@@ -10,9 +10,17 @@ import numpy as np
 
 from fairlead.errors import FairleadError
 from fairlead.figures.style import in_style, look, save, style
-from fairlead.task.losses import better_larger
 
-MAIN = ("accuracy", "auc", "distance", "residual_norm", "worst_loss", "loss", "test_loss")
+MAIN = (
+    "accuracy",
+    "auc",
+    "distance",
+    "residual_norm",
+    "worst_loss",
+    "loss",
+    "test_loss",
+    "valid_loss",
+)
 """The most informative metrics of a run, in order of preference."""
 
 AXES = {
@@ -76,7 +84,7 @@ def _figure(
             goal = targets.get(name)
             if goal is not None:
                 axes.axhline(goal, color="black", linewidth=0.8, linestyle=":")
-            if not better_larger(name) and _positive(groups, name):
+            if _is_lower_better(groups, name) and _positive(groups, name):
                 axes.set_yscale("log")
                 low, high = axes.get_ylim()
                 if high < 100 * low:  # plain numbers read better on a short axis
@@ -103,6 +111,11 @@ def _band(
     if len(runs) > 1:
         low, high = mean - std, mean + std
         axes.fill_between(at, low, high, color=drawn["color"], alpha=0.2, linewidth=0)
+
+
+def _is_lower_better(groups: Mapping[str, Sequence[Any]], name: str) -> bool:
+    histories = [run.history for runs in groups.values() for run in runs if name in run.history]
+    return any(history.direction(name) == "lower" for history in histories)
 
 
 def _positive(groups: Mapping[str, Sequence[Any]], name: str) -> bool:

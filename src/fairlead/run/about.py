@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fairlead.data.split_plot import sentence, shown
 from fairlead.describe import described
+from fairlead.task.evaluation import directions, recorded
 from fairlead.task.task import Task
 from fairlead.version import __version__
 
@@ -23,6 +24,7 @@ def about(run: Any) -> dict[str, Any]:
     task, plan, method = run.task, run.plan, run.algorithm
     config = run.config
     lr = getattr(method, "lr", None)
+    better, measured = directions(task), recorded(task, plan.weighting, plan.objective)
     return {
         "label": type(method).__name__,
         "paper": method.paper,
@@ -30,11 +32,13 @@ def about(run: Any) -> dict[str, Any]:
         "seed": plan.seed,
         "rounds": plan.rounds,
         "target": described(plan.target),
+        "better": {name: better[name] for name in measured if name in better},
         "method": config["method"],
         "task": {
             "name": task.name, "clients": task.clients, "samples": int(task.sizes.sum()),
             "parameters": task.dim, "dtype": str(task.dtype).removeprefix("torch."),
             "device": str(task.device), "l2": task.l2, "noise": task.noise,
+            **({} if task.valid is None else {"valid": len(task.valid[0])}),
         },
         "work": {
             **{name: _short(config[name]) for name in ("batches", "cohort", "dropout")},

@@ -140,7 +140,9 @@ class StoredRun:
     @cached_property
     def history(self) -> History:
         """The history so far."""
-        return read_history(self.folder / HISTORY)
+        given = self.about.get("better") or {}
+        better: dict[str, Any] = {n: way for n, way in given.items() if way in ("lower", "higher")}
+        return History(read_history(self.folder / HISTORY).rows, better)
 
     @cached_property
     def parts(self) -> list[dict[str, Any]]:
@@ -172,7 +174,7 @@ def read(folder: str | Path) -> StoredRun:
         about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # also UnicodeDecodeError
         raise FairleadError(f"{path} is not a run folder: {error}") from error
-    kinds = {"task": dict, "seed": int, "target": dict | None}
+    kinds = {"task": dict, "seed": int, "target": dict | None, "better": dict | None}
     if (
         not isinstance(about, dict)
         or about.get("format") != FORMAT

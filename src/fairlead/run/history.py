@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.errors import needed
-from fairlead.task.losses import better_larger
+from fairlead.errors import FairleadError, needed
+from fairlead.task.metrics import Better, check_better, known, reaches
 
 
 class History(Mapping[str, NDArray[np.float64]]):
     """Rows of numbers, read as columns.
+
+    better: which way is better, "lower" or "higher", for columns other than fairlead's own.
 
     >>> h = History()
     >>> h.append({"round": 0, "loss": 2.0})
@@ -26,8 +28,11 @@ class History(Mapping[str, NDArray[np.float64]]):
     (array([2. , 0.5]), 0.5, 1)
     """
 
-    def __init__(self, rows: list[dict[str, float]] | None = None) -> None:
+    def __init__(
+        self, rows: list[dict[str, float]] | None = None, better: Mapping[str, Better] | None = None
+    ) -> None:
         self.rows = rows or []
+        self.better: dict[str, Better] = {**(better or {})}
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add one evaluation."""
@@ -48,15 +53,30 @@ class History(Mapping[str, NDArray[np.float64]]):
         """The last value of a column."""
         return float(self[name][-1])
 
-    def best(self, name: str) -> float:
-        """The best value of a column."""
-        return float(np.nanmax(self[name]) if better_larger(name) else np.nanmin(self[name]))
+    def direction(self, name: str) -> Better | None:
+        """Which way a column is better, if that is known."""
+        return self.better.get(name) or known(name)
 
-    def first_reach(self, name: str, target: float) -> int | None:
-        """The first recorded round in which a metric reaches `target`."""
+    def best(self, name: str, better: Better | None = None) -> float:
+        """The best value of a column. better: which way is better, if the column does not say."""
         values = self[name]
-        good = values >= target if better_larger(name) else values <= target
+        way = self._direction(name, better)
+        return float(np.nanmax(values) if way == "higher" else np.nanmin(values))
+
+    def first_reach(self, name: str, target: float, better: Better | None = None) -> int | None:
+        """The first recorded round in which a metric reaches `target`; `better` as in `best`."""
+        good = reaches(self[name], target, self._direction(name, better))
         return int(self["round"][good.argmax()]) if good.any() else None
+
+    def _direction(self, name: str, given: Better | None) -> Better:
+        if given is not None:
+            check_better(given)
+        found = given or self.direction(name)
+        if found is None:
+            raise FairleadError(
+                f'nothing says which way \'{name}\' is better: pass better="lower" or better="higher"'
+            )
+        return found
 
     def to_pandas(self) -> Any:
         """The rows as a pandas data frame."""

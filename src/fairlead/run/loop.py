@@ -30,7 +30,8 @@ from fairlead.run.callbacks import Callback, RoundView
 from fairlead.run.checkpoint import Keeper, newest
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
-from fairlead.task.losses import better_larger
+from fairlead.task.evaluation import directions
+from fairlead.task.metrics import Better, reaches
 from fairlead.task.task import Task
 
 Ending: TypeAlias = Literal["rounds", "target", "diverged", "interrupted", "callback"]
@@ -77,7 +78,8 @@ class Loop:
         self.stop = Stop(listen=False)
         self.upcoming = Upcoming(session, plan.sampler, plan.dropout, plan.rounds)
         self.state: State = algorithm.init(task.start(plan.seed)[0])
-        self.history = History()
+        self.better = directions(task)
+        self.history = History(better=self.better)
         self.clock, self.done, self.resumed = 0.0, 0, False
         self.stopped: Ending | None = None
         self.error: Diverged | None = None
@@ -91,7 +93,8 @@ class Loop:
         saved, wrong = newest(folder, self.config)
         for sentence in wrong:
             warnings.warn(f"skipped: {sentence}", stacklevel=4)
-        self.state, self.history = saved.restore(self.state, self.session), saved.history()
+        self.state = saved.restore(self.state, self.session)
+        self.history = History(saved.history().rows, self.better)
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
         if self.history.last("round") == self.done and self.done % self.plan.eval_every:
             del self.history.rows[-1]  # evaluated only because it was the last round then
@@ -104,7 +107,7 @@ class Loop:
         """Resume from a run in memory."""
         self.session.continue_from(run.session)
         kept = [row for row in run.history.rows if row["round"] % self.plan.eval_every == 0]
-        self.state, self.history = run.state, History(kept)
+        self.state, self.history = run.state, History(kept, self.better)
         self.clock, self.done, self.resumed = run.seconds, run.rounds, True
 
     # -- rounds ---------------------------------------------------------------------------------
@@ -146,7 +149,8 @@ class Loop:
     def goes_on(self) -> bool:
         """Whether another round is due."""
         plan, row = self.plan, self.history.rows[-1]
-        if self.stopped is None and plan.target is not None and _reached(row, plan.target):
+        goal = plan.target
+        if self.stopped is None and goal is not None and _reached(row, goal, self.better):
             self.stopped = "target"
         elif self.stopped is None and self.done >= plan.rounds:
             self.stopped = "rounds"
@@ -252,8 +256,7 @@ def _card(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def _reached(row: Mapping[str, float], target: Mapping[str, float]) -> bool:
-    return all(
-        n in row and (row[n] >= goal if better_larger(n) else row[n] <= goal)
-        for n, goal in target.items()
-    )
+def _reached(
+    row: Mapping[str, float], target: Mapping[str, float], better: Mapping[str, Better]
+) -> bool:
+    return all(n in row and reaches(row[n], goal, better[n]) for n, goal in target.items())

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm
-from fairlead.errors import FairleadError, unknown
+from fairlead.errors import FairleadError
 from fairlead.progress import Progress
 from fairlead.run.many import pays, train_many
 from fairlead.run.train import Run, train
 from fairlead.schedules import Rate, Schedule, scaled
-from fairlead.task.evaluation import recorded
-from fairlead.task.losses import better_larger
+from fairlead.study.measured import Measured, measured
 from fairlead.task.task import Task
 
 ZERO_AT_SOLUTION = ("distance", "x_distance", "y_distance", "gap", "residual_norm")
@@ -35,9 +34,11 @@ class Entry:
     """The method with its chosen step size."""
     runs: list[Run]
     tuning: dict[float, float]
-    """Mean rounds to the target per step size; infinite if it was missed or the runs were stopped early."""
+    """Mean rounds to the target per step size; infinite if it was missed or the runs were stopped early. On
+    validation data, if the task has them."""
     finals: dict[float, float]
-    """Mean final metric per step size; infinite if a run diverged or was stopped early."""
+    """Mean final metric per step size; infinite if a run diverged or was stopped early. On validation data,
+    if the task has them."""
 
 
 @dataclass
@@ -53,10 +54,21 @@ class Comparison:
     """
 
     entries: dict[str, Entry]
-    metric: str
+    measured: Measured
+    """The metric, and what step sizes were chosen by."""
     target: float | None
     rounds: int
     weighting: str | Sequence[float] = "uniform"
+
+    @property
+    def metric(self) -> str:
+        """The metric that methods are compared by."""
+        return self.measured.metric
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether step sizes were chosen among several."""
+        return any(len(entry.tuning) > 1 for entry in self.entries.values())
 
     def rounds_to_target(self, label: str) -> NDArray[np.float64]:
         """Each seed's rounds to the target, infinite if it was not reached."""
@@ -71,8 +83,7 @@ class Comparison:
         for label, entry in self.entries.items():
             row = {"method": label, "lr": f"{base_lr(entry.algorithm):.4g}"}
             if self.target is not None:
-                sign = "≥" if better_larger(self.metric) else "≤"
-                name = f"rounds to {self.metric} {sign} {self.target:g}"
+                name = f"rounds to {self.metric} {self.measured.sign} {self.target:g}"
                 row[name] = rounds_in_words(self.rounds_to_target(label), self.rounds)
             runs = [run.history for run in entry.runs]
             row[f"best {self.metric}"] = in_words([h.best(self.metric) for h in runs])
@@ -85,13 +96,15 @@ class Comparison:
         return rows
 
     def notes(self) -> list[str]:
-        """Notes on the table: the metric at the solution, if known, and step sizes chosen at the edge of
-        the grid."""
+        """Notes on the table: the metric at the solution, if known, the data that step sizes were chosen on, and
+        those at the edge of the grid."""
         task = next(iter(self.entries.values())).runs[0].task
         found = []
         if task.optimum is not None and self.metric not in ZERO_AT_SOLUTION:
             best = task.evaluate(task.optimum, weighting=self.weighting)[self.metric]
             found.append(f"note: {self.metric} is {best:.4g} at the centralised solution")
+        if self.is_tuned and self.measured.note:
+            found.append(self.measured.note)
         for label, entry in self.entries.items():
             lr, tried = base_lr(entry.algorithm), entry.tuning
             if len(tried) > 1 and lr in (min(tried), max(tried)):
@@ -113,8 +126,12 @@ class Comparison:
                 "lr": tried, "rounds": list(map(_finite, rounds)),
                 "final": [_finite(entry.finals[lr]) for lr in tried], "best": base_lr(entry.algorithm),
             }  # fmt: skip
+        what = self.measured
         return {
-            "metric": self.metric,
+            "metric": what.by,
+            "reported": what.metric,
+            "better": what.better,
+            "on": what.on,
             "target": self.target,
             "objective": "rounds" if self.target is not None else "final",
             "methods": methods,
@@ -122,10 +139,8 @@ class Comparison:
         }
 
     def to_markdown(self) -> str:
-        """The table in Markdown."""
-        rows = self.table()
-        lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-        return "\n".join(lines + ["| " + " | ".join(row.values()) + " |" for row in rows]) + "\n"
+        """The table in Markdown, and what it was tuned on."""
+        return markdown(self.table(), self.measured.sentence if self.is_tuned else "")
 
     def to_csv(self) -> str:
         """The table as CSV."""
@@ -159,7 +174,8 @@ def compare(
 
     grid: step sizes to try for every method, over all seeds; the one that reaches the target in
         the fewest rounds on average is chosen, or without a target (or if none reaches it) the one
-        with the best final metric.
+        with the best final metric. If the task has validation data (`valid`), that counts, and the test set
+        is only for the table.
     metric: what to compare; by default the target's, else accuracy, the distance or the loss.
     together: whether all step sizes and seeds of a method run at once, each to the end (see
         `fl.train_many`); by default on a GPU and for small problems. Otherwise they run one by one,
@@ -170,13 +186,8 @@ def compare(
     if not named:
         raise FairleadError("there is nothing to compare: give at least one method")
     seeds = range(seeds) if isinstance(seeds, int) else seeds
-    if target is not None and len(target) != 1:
-        raise FairleadError("compare needs exactly one target, for example {'accuracy': 0.9}")
-    known = recorded(task, settings.get("weighting", "uniform"), settings.get("objective", True))
-    metric = next(iter(target)) if target else metric or default_metric(known)
-    goal = None if target is None else target[metric]
-    if metric not in known:
-        raise unknown("metric", metric, known)
+    what = measured(task, metric, target, settings, "compare")
+    goal = None if target is None else target[what.metric]
     single = [name for name in ("callbacks", "checkpoints", "out", "resume") if name in settings]
     shared = {name: value for name, value in settings.items() if name != "workers"}
     if settings.get("workers") not in (None, 1, "auto"):
@@ -188,10 +199,10 @@ def compare(
     if together is None:
         together = not single and pays(task, rounds=rounds, **shared)
     used = shared if together else settings
-    search = _Search(task, rounds, seeds, grid, metric, goal, progress, used)
+    search = _Search(task, rounds, seeds, grid, what, goal, progress, used)
     tune = search.at_once if together else search.one_by_one
     entries = {label: tune(label, method) for label, method in named.items()}
-    return Comparison(entries, metric, goal, rounds, settings.get("weighting", "uniform"))
+    return Comparison(entries, what, goal, rounds, settings.get("weighting", "uniform"))
 
 
 @dataclass(frozen=True)
@@ -202,7 +213,7 @@ class _Search:
     rounds: int
     seeds: Sequence[int]
     grid: Sequence[float] | None
-    metric: str
+    measured: Measured
     goal: float | None
     progress: bool | None
     settings: dict[str, Any]
@@ -210,7 +221,7 @@ class _Search:
     def at_once(self, label: str, method: Any) -> Entry:
         """Run all step sizes and seeds of a method together; the result is the best step size's runs."""
         task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
-        metric, goal = self.metric, self.goal
+        metric, goal = self.measured.by, self.goal
         tuned = {lr: method.with_lr(with_value(method.lr, lr)) for lr in grid or ()}
         tuned = tuned or {base_lr(method): method}
         pairs = [(lr, seed) for lr in tuned for seed in seeds]
@@ -220,7 +231,7 @@ class _Search:
         runs = {
             lr: [r for (at, _), r in zip(pairs, found, strict=True) if at == lr] for lr in tuned
         }
-        sign = -1 if better_larger(metric) else 1
+        sign = -1 if self.measured.better == "higher" else 1
         used: dict[float, float] = {}
         finals: dict[float, float] = {}
         for lr, mine in runs.items():
@@ -237,7 +248,6 @@ class _Search:
     def one_by_one(self, label: str, method: Any) -> Entry:
         """Tune over the grid, then train with every seed."""
         task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
-        metric, goal = self.metric, self.goal
         total = (len(grid or []) + 1) * len(seeds)
         with Progress.of(self.progress, total, label) as bar:
             done = 0
@@ -254,7 +264,9 @@ class _Search:
             tuning: dict[float, float] = {}
             finals: dict[float, float] = {}
             if grid:
-                method, tuning, finals = _tuned(one, method, grid, metric, goal, rounds, seeds)
+                method, tuning, finals = _tuned(
+                    one, method, grid, self.measured, self.goal, rounds, seeds
+                )
             runs = [one(method, rounds, seed=seed) for seed in seeds]
         return Entry(label, method, runs, tuning, finals)
 
@@ -263,16 +275,14 @@ def _tuned(
     one: Any,
     method: Any,
     grid: Sequence[float],
-    metric: str,
+    measured: Measured,
     goal: float | None,
     rounds: int,
     seeds: Sequence[int],
 ) -> tuple[Algorithm[Any, Any], dict[float, float], dict[float, float]]:
     """The method with the best step size, and each step size's mean rounds and final metric."""
-    sign, stop = (
-        (-1 if better_larger(metric) else 1),
-        {} if goal is None else {"target": {metric: goal}},
-    )
+    metric, sign = measured.by, -1 if measured.better == "higher" else 1
+    stop = {} if goal is None else {"target": {metric: goal}}
     tried: dict[float, tuple[float, float]] = {}
     least = float(rounds * len(seeds))  # a step size is stopped once it needs more
     for lr in grid:
@@ -324,14 +334,11 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def default_metric(known: list[str]) -> str:
-    """Accuracy or another test metric, else the distance, else the loss."""
-    held_out = [name for name in known if better_larger(name)]
-    ranked = ["accuracy", *held_out, "distance", "residual_norm", "loss", "test_loss"]
-    found = next((name for name in ranked if name in known), None)
-    if found is None:
-        raise FairleadError("nothing is measured: give the task test data, or keep objective=True")
-    return found
+def markdown(rows: list[dict[str, str]], sentence: str = "") -> str:
+    """Rows as a Markdown table, with a sentence below it."""
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
+    return "\n".join([*lines, "", sentence] if sentence else lines) + "\n"
 
 
 def in_words(values: list[float]) -> str:

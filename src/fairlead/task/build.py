@@ -14,6 +14,7 @@ from torch.func import vmap
 
 from fairlead.data import tables
 from fairlead.data.checks import as_tensor
+from fairlead.data.held_out import held_out
 from fairlead.data.splits import Split, by_id
 from fairlead.errors import FairleadError
 from fairlead.task.losses import value
@@ -116,7 +117,7 @@ def from_arrays(
     client: the client of each sample, a number or string per sample; or `clients`, index lists.
     model: linear by default. loss: by default cross-entropy for classes (whole numbers or
         strings), squared error for other numbers.
-    hold_out: the share of every client's samples to use as test data.
+    hold_out: the share of every client's samples to use as test data; `valid` then takes its share of the rest.
 
     >>> import fairlead as fl
     >>> x, y = np.eye(6, dtype=np.float32), ["cat", "dog", "cat", "dog", "cat", "dog"]
@@ -148,7 +149,8 @@ def from_arrays(
     if hold_out:
         if "test" in settings:
             raise FairleadError("test and hold_out are both given: keep one")
-        split, rows = _held_out(split, hold_out, seed)
+        split, taken = held_out(split, hold_out, seed)
+        rows = torch.from_numpy(taken)
         settings["test"] = (as_tensor(inputs[rows]), target[rows])
     elif settings.get("test") is not None:
         x_test, y_test = settings["test"]
@@ -267,21 +269,3 @@ def _signs(target: Tensor, classes: int | None) -> Tensor:
     if classes not in (None, 2):
         raise FairleadError(f"there are {classes} classes: the logistic loss needs exactly 2")
     return 2.0 * target.float() - 1 if classes == 2 else target
-
-
-def _held_out(split: Split, share: float, seed: int) -> tuple[Split, Tensor]:
-    """A random share of every client's samples, but never all of them."""
-    if not 0 < share < 1:
-        raise FairleadError(f"hold_out is {share}: must be in (0, 1)")
-    rng = np.random.default_rng(seed)
-    rank = np.argsort(np.argsort(rng.random(len(split.order)), kind="stable"), kind="stable")
-    owner = np.repeat(np.arange(len(split)), split.sizes)
-    place = np.empty(len(owner), dtype=np.int64)
-    by_owner = np.lexsort((rank, owner))
-    place[by_owner] = np.arange(len(owner)) - np.repeat(split.offsets[:-1], split.sizes)
-    out = place < np.minimum(np.rint(share * split.sizes), split.sizes - 1)[owner]
-    if not out.any():
-        raise FairleadError(f"hold_out is {share}: no client has enough samples to hold any out")
-    kept = np.bincount(owner[~out], minlength=len(split))
-    rows = torch.from_numpy(np.sort(split.order[out]))
-    return Split(split.order[~out], np.cumsum([0, *kept])), rows

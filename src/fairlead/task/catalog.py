@@ -65,6 +65,7 @@ def digits(
     model: str = "softmax",
     split_seed: int = 0,
     l2: float = 1e-3,
+    valid: float | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Task:
@@ -77,7 +78,7 @@ def digits(
         raise unknown("model", model, makers)
     return Task(
         makers[model], "cross_entropy", (data.x, data.y), owners,
-        test=(data.x_test, data.y_test), l2=l2, dtype=dtype, device=device, name="digits",
+        test=(data.x_test, data.y_test), l2=l2, valid=valid, dtype=dtype, device=device, name="digits",
     )  # fmt: skip
 
 
@@ -91,6 +92,7 @@ def images(
     l2: float = 0.0,
     flip: bool = False,
     crop: int = 0,
+    valid: float | None = None,
     data: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
@@ -102,7 +104,7 @@ def images(
     owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
     return Task(
         image_model(model, tuple(found.x.shape[1:]), found.classes), "cross_entropy",
-        (found.x, found.y), owners, test=(found.x_test, found.y_test), l2=l2,
+        (found.x, found.y), owners, test=(found.x_test, found.y_test), l2=l2, valid=valid,
         transform=Images.of(found.x, flip, crop), dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
 
@@ -133,6 +135,7 @@ def text(
     model: str = "gru",
     split_seed: int = 0,
     difference: float = 0.3,
+    valid: float | None = None,
     data: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
@@ -150,7 +153,7 @@ def text(
         raise unknown("model", model, makers)
     return Task(
         makers[model], "cross_entropy", (found.x, found.y), owners,
-        test=(found.x_test, found.y_test), dtype=dtype, device=device, name=found.name,
+        test=(found.x_test, found.y_test), valid=valid, dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
 
 
@@ -207,6 +210,7 @@ def _linear(
     split_value: float | None = None,
     split_seed: int = 0,
     l2: float = 1e-3,
+    valid: float | None = None,
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
 ) -> Task:
@@ -217,7 +221,7 @@ def _linear(
     torch.nn.init.zeros_(model.weight)
     return Task(
         model, "logistic", (x, data.y), owners, test=(x_test, data.y_test),
-        l2=l2, dtype=dtype, device=device, name=data.name,
+        l2=l2, valid=valid, dtype=dtype, device=device, name=data.name,
     )  # fmt: skip
 
 
@@ -258,10 +262,13 @@ def make_task(name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> Ta
     if "settings" in known:  # settings that it passes on
         known |= {"split", "split_value", "split_seed", "clients"} if name in SPLIT_TASKS else set()
         known |= {"model"} if make is agnostic else set()
+        known |= {"valid"} if make in (agnostic, auc) else set()
     known -= {"settings"}
     given = {k: v for k, v in given.items() if v is not None}
     if name == "theorem2" and given.get("clients", 2) != 2:
         raise FairleadError(f"theorem2 has 2 clients, not {given['clients']}")
+    if "valid" in given and "valid" not in known:
+        raise FairleadError(f"the task {name} has no data to hold out: leave out --valid")
     for key in own:
         if key not in known:
             raise unknown(f"setting of the task {name}", key, known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fairlead.errors import FairleadError, unknown
-from fairlead.task.losses import LOSSES, METRICS, Metric, Whole
+from fairlead.task.losses import LOSSES, METRICS
+from fairlead.task.metrics import (
+    BETTER,
+    VALID,
+    AnyMetric,
+    Better,
+    Metric,
+    Whole,
+    direction,
+    on_valid,
+)
 from fairlead.task.samples import load
 
 DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
@@ -48,9 +58,37 @@ def knows_optimum(task: Any, weighting: str | Sequence[float]) -> bool:
 
 def recorded(task: Any, weighting: str | Sequence[float], objective: bool) -> list[str]:
     """The names of what `Task.evaluate` measures."""
-    names = ["loss"] * objective + ["test_loss", *task.metrics] * (task.test is not None)
+    names = ["loss"] * objective + held_out_names(task)
     names += ["distance", "gap"][: 1 + objective] * knows_optimum(task, weighting)
     return task._with_own_measures(names, objective)
+
+
+def names_on_test(task: Any) -> list[str]:
+    """The names of what is measured on test data."""
+    judge = _judge(task)
+    return ["test_loss", *judge.metrics] if judge.test is not None else []
+
+
+def held_out_names(task: Any) -> list[str]:
+    """The names of what is measured on the task's own test and validation data."""
+    test = ["test_loss", *task.metrics] * (task.test is not None)
+    valid = [VALID + name for name in ("loss", *task.metrics)] * (task.valid is not None)
+    return test + valid
+
+
+def directions(task: Any) -> dict[str, Better]:
+    """Which way is better, for everything that `Task.evaluate` may measure."""
+    found: dict[str, Better] = dict(BETTER)
+    for name, metric in {**task.metrics, **_judge(task).metrics}.items():
+        found[name] = direction(name, metric)
+    for name in list(found):
+        found[on_valid(name)] = found[name]
+    return found
+
+
+def _judge(task: Any) -> Any:
+    """The task whose held-out data count: for a saddle task the one that judges its first player."""
+    return getattr(task, "judge", None) or task
 
 
 def turned(task: Any, v: Any) -> Any:
@@ -91,7 +129,7 @@ def sums(
     data: tuple[Tensor, ...],
     rows: Tensor,
     weights: Tensor,
-    metrics: Mapping[str, Metric | Whole],
+    metrics: Mapping[str, AnyMetric],
     block: int = 4096,
     spread: Spread | None = None,
 ) -> dict[str, Tensor]:
@@ -129,14 +167,29 @@ def sums(
 def held_out(
     task: Any, x: Tensor, buffers: Tensor | None = None, spread: Spread | None = None
 ) -> dict[str, Tensor]:
-    """The mean loss and the metrics on the test data, if there are any."""
-    if task.test is None:
-        return {}
-    n = len(task.test[0])
+    """The mean loss and the metrics on the test and validation data, where there are any."""
+    values: dict[str, Tensor] = {}
+    for data, named in _held_out_sets(task):
+        rows, weights = _even(task, data)
+        found = sums(task, x, buffers, data, rows, weights, task.metrics, spread=spread)
+        values.update({named(name): value for name, value in found.items()})
+    return values
+
+
+def _held_out_sets(task: Any) -> list[tuple[tuple[Tensor, ...], Callable[[str], str]]]:
+    """The test and validation data, and how the columns of each are named."""
+    sets = [
+        (task.test, lambda name: "test_loss" if name == "loss" else name),
+        (task.valid, lambda name: VALID + name),
+    ]
+    return [(data, named) for data, named in sets if data is not None]
+
+
+def _even(task: Any, data: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """All rows of some data, with equal weights."""
+    n = len(data[0])
     rows = torch.arange(n, device=task.device)
-    weights = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
-    found = sums(task, x, buffers, task.test, rows, weights, task.metrics, spread=spread)
-    return {"test_loss": found.pop("loss"), **found}
+    return rows, torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
 
 
 def objective_of(
@@ -227,12 +280,9 @@ def evaluate_many(
             weights = _sample_weights(task, weighting)
             loss = _stacked_sums(task, x, buffers, task.data, task.order, weights, {})["loss"]
             values["loss"] = loss + task.l2 / 2 * (x * x).sum(1) if task.l2 else loss
-        if task.test is not None:
-            n = len(task.test[0])
-            rows = torch.arange(n, device=task.device)
-            even = torch.full((n,), 1 / n, device=task.device, dtype=task.dtype)
-            found = _stacked_sums(task, x, buffers, task.test, rows, even, task.metrics)
-            values.update({"test_loss": found.pop("loss"), **found})
+        for data, named in _held_out_sets(task):
+            found = _stacked_sums(task, x, buffers, data, *_even(task, data), task.metrics)
+            values.update({named(name): value for name, value in found.items()})
         if task.optimum is not None and knows_optimum(task, weighting):
             values["distance"] = (x - task.optimum).norm(dim=1)
             if objective:
@@ -244,9 +294,10 @@ def evaluate_many(
 def _stacks(task: Any) -> bool:
     """Whether to evaluate several points in one pass: dense models with the named losses and metrics."""
     known = {metric for named in METRICS.values() for metric in named.values()}
-    named = task.loss in LOSSES.values() and all(m in known for m in task.metrics.values())
-    plain = task.flip is None and not task.buffer_dim
-    return named and plain and all(isinstance(m, DENSE) for m in task.model.modules())
+    plain = [m.of if isinstance(m, Metric) else m for m in task.metrics.values()]
+    named = task.loss in LOSSES.values() and all(m in known for m in plain)
+    usual = task.flip is None and not task.buffer_dim
+    return named and usual and all(isinstance(m, DENSE) for m in task.model.modules())
 
 
 def _stacked_sums(
@@ -256,7 +307,7 @@ def _stacked_sums(
     data: tuple[Tensor, ...],
     rows: Tensor,
     weights: Tensor,
-    metrics: Mapping[str, Metric | Whole],
+    metrics: Mapping[str, AnyMetric],
     block: int = 4096,
 ) -> dict[str, Tensor]:
     """`sums` at several points."""

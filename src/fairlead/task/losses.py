@@ -8,7 +8,6 @@ tensor([0.5000, 2.0000])
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -17,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Loss: TypeAlias = Callable[..., Tensor]
-Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def logistic(output: Tensor, target: Tensor) -> Tensor:
@@ -46,13 +44,6 @@ def correct_sign(output: Tensor, target: Tensor) -> Tensor:
     return (output.reshape(target.shape) * target > 0).to(output.dtype)
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A metric of all outputs at once, not a mean over samples: (outputs, targets) → a number."""
-
-    of: Callable[[Tensor, Tensor], Tensor]
-
-
 def auc(output: Tensor, target: Tensor) -> Tensor:
     """The area under the ROC curve of positive targets against the others: the share of pairs in the
     right order, with ties counted as half.
@@ -74,16 +65,7 @@ LOSSES: dict[str, Loss] = {
     "squared": squared,
 }
 
-METRICS: dict[str, dict[str, Metric]] = {
+METRICS: dict[str, dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "cross_entropy": {"accuracy": correct},
     "logistic": {"accuracy": correct_sign},
 }
-
-
-def better_larger(name: str) -> bool:
-    """Whether a metric is better when larger: all are, except those named like a loss.
-
-    >>> better_larger("accuracy"), better_larger("test_loss"), better_larger("distance")
-    (True, False, False)
-    """
-    return not name.endswith(("loss", "error", "distance", "gap", "norm"))

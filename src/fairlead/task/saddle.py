@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairlead.core.domain import Simplex
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
-from fairlead.task.evaluation import Spread, held_out, turned
+from fairlead.task.evaluation import Spread, held_out, held_out_names, turned
 from fairlead.task.losses import value
 from fairlead.task.task import Task
 
@@ -41,7 +41,7 @@ class SaddleTask(Task):
     play: a function (x, y, *samples) → one value of f per sample.
     optimum: the saddle point z* = (x*, y*), if known (see `fairlead.task.solve.saddle_point`); runs then
         record the distance to it, also per player, and the duality gap f(x, y*) − f(x*, y).
-    judge: a task with only the first player's model; runs record its test metrics.
+    judge: a task with only the first player's model; runs record its metrics on test and validation data.
     simplex: whether y is constrained to the probability simplex, as mirror descent and mirror-prox support.
     weighting: the client weights the problem was built for; any others are then refused.
 
@@ -66,6 +66,10 @@ class SaddleTask(Task):
         **settings: Any,
     ) -> None:
         self.judge, self.simplex, self.weighting = judge, simplex, weighting
+        if settings.get("valid") is not None:
+            raise FairleadError(
+                "a saddle task has no validation data of its own: give valid to its judge"
+            )
         self.players: tuple[slice, slice] = slice(0, 0), slice(0, 0)
 
         def pair() -> nn.Module:
@@ -159,9 +163,8 @@ class SaddleTask(Task):
 
     def _with_own_measures(self, names: list[str], objective: bool) -> list[str]:
         own = ["residual_norm"] * objective + ["x_distance", "y_distance"] * ("distance" in names)
-        if self.judge is None or self.judge.test is None:
-            return [*names, *own]
-        return ["test_loss", *self.judge.metrics, *names, *own]
+        judged = [] if self.judge is None else held_out_names(self.judge)
+        return [*judged, *names, *own]
 
     def evaluate(
         self,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fairlead.core.domain import Simplex
 from fairlead.data.checks import as_tensor, check_data, check_signs, check_split, whole
+from fairlead.data.held_out import held_out
 from fairlead.data.images import Transform
 from fairlead.data.splits import Split
 from fairlead.describe import described
@@ -33,7 +34,8 @@ from fairlead.task.evaluation import (
     turned,
 )
 from fairlead.task.layout import Layout
-from fairlead.task.losses import LOSSES, METRICS, Loss, Metric, Whole
+from fairlead.task.losses import LOSSES, METRICS, Loss
+from fairlead.task.metrics import AnyMetric, checked
 from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
 from fairlead.task.samples import Block, prepared, sample_bytes, taken
 
@@ -46,8 +48,13 @@ class Task:
     loss: "cross_entropy", "logistic", "squared", or a function (output, target) → (B,).
     data: tensors with one row per sample: the model's input, then the target.
     clients: one index list per client, for example from `fairlead.splits`.
-    test: held-out tensors like `data`; `metrics`: functions (output, target) → (B,) by name, or
-        `fl.Whole(…)` around one that needs all outputs at once, such as `fl.losses.auc`.
+    test: held-out tensors like `data`.
+    metrics: what to measure on held-out data, by name: `fl.Metric(f, better="lower")` around a function
+        (output, target) → (B,), or `fl.Whole(…)` around one that needs all outputs at once; plain functions
+        are enough for accuracy and AUC, whose direction is known.
+    valid: the share of every client's data, at least one sample from clients with ten, to hold out for choosing
+        settings: `valid_loss` and the metrics as `valid_…` are recorded on it, and `fl.compare` and `fl.tune` choose
+        by them. valid_seed: which samples.
     l2: adds l2/2·‖x‖² to every client's objective (for a saddle task l2/2·(‖x‖² − ‖y‖²)).
     noise: standard deviation of Gaussian noise added to every coordinate of step gradients.
     transform: converts the inputs to numbers when they are used, see `fl.Images`.
@@ -91,7 +98,9 @@ class Task:
         clients: Split | Sequence[ArrayLike],
         *,
         test: Sequence[Tensor | NDArray[Any]] | None = None,
-        metrics: Mapping[str, Metric | Whole] | None = None,
+        metrics: Mapping[str, AnyMetric] | None = None,
+        valid: float | None = None,
+        valid_seed: int = 0,
         l2: float = 0.0,
         noise: float = 0.0,
         transform: Transform | None = None,
@@ -113,7 +122,7 @@ class Task:
         self.make = None if isinstance(model, nn.Module) else model
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
-        self.metrics = dict(known if metrics is None else metrics)
+        self.metrics = checked(known if metrics is None else metrics)
         # how many data tensors go to the model; the rest go to the loss
         self.inputs = len(data) if isinstance(model, Function) else 1
         self.split = clients if isinstance(clients, Split) else Split.of(clients)
@@ -128,6 +137,15 @@ class Task:
         if self.test is not None:
             check_data("test data", self.test)
         check_split(self.split, len(self.data[0]))
+        self.valid: tuple[Tensor, ...] | None = None
+        if valid is not None:
+            if optimum is not None:
+                raise FairleadError(
+                    "valid changes the training data, and so their optimum: omit one of the two, or set the "
+                    "optimum of what is left with task.replace(optimum=…)"
+                )
+            self.split, rows = held_out(self.split, valid, valid_seed, "valid", least=1)
+            self.valid = tuple(t[torch.from_numpy(rows).to(t.device)] for t in self.data)
         if loss == "logistic":
             check_signs(self.data[1])
         self.label_names = label_names
@@ -174,7 +192,7 @@ class Task:
                 )
         other = self._changed()
         for name, value in fields.items():
-            setattr(other, name, value)
+            setattr(other, name, checked(value) if name == "metrics" else value)
         other.optimum = None if other.optimum is None else self.cast(other.optimum)
         other._freeze()
         return other
@@ -196,6 +214,7 @@ class Task:
         # whether samples are worth fetching ahead of time
         self.ahead = self.mapped or self.keep == "host" or self.store != self.device
         self.test = None if self.test is None else tuple(self.cast(t) for t in self.test)
+        self.valid = None if self.valid is None else tuple(self.cast(t) for t in self.valid)
         self.optimum = None if self.optimum is None else self.cast(self.optimum)
         self.order = torch.from_numpy(self.split.order).to(self.store)
         self.first = torch.from_numpy(self.split.offsets[:-1]).to(self.store)
@@ -297,8 +316,8 @@ class Task:
         objective: bool = True,
         spread: Spread | None = None,
     ) -> dict[str, float]:
-        """The objective, the test metrics and, if the optimum is known, the distance to it. spread:
-        the processes that share the work."""
+        """The objective, the metrics on test and validation data and, if the optimum is known, the distance to
+        it. spread: the processes that share the work."""
         return evaluated(self, x, buffers, weighting, objective, spread)
 
     def _with_own_measures(self, names: list[str], objective: bool) -> list[str]:

@@ -16,7 +16,6 @@ import numpy as np
 from fairlead.run.callbacks import Callback
 from fairlead.run.folder import TRACK, flat, write_json
 from fairlead.run.history import History
-from fairlead.task.losses import better_larger
 
 COSTS = ("clients", "gradients", "communications", "exchanges", "bits", "bits_up", "bits_down",
          "nominal_up", "seconds")  # fmt: skip
@@ -50,7 +49,7 @@ def settings(about: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
 
 
 def best(history: History) -> dict[str, float]:
-    """The best finite value of every metric.
+    """The best finite value of every metric whose direction is known.
 
     >>> best(History([{"round": 0, "loss": 2.0, "bits": 8}, {"round": 1, "loss": 1.0, "bits": 9}]))
     {'loss': 1.0}
@@ -59,8 +58,9 @@ def best(history: History) -> dict[str, float]:
     for name in history:
         values = history[name]
         values = values[np.isfinite(values)]
-        if len(values) and name not in ("round", *COSTS) and not name.startswith("drift"):
-            found[name] = float(values.max() if better_larger(name) else values.min())
+        better = history.direction(name)
+        if len(values) and better is not None:
+            found[name] = float(values.max() if better == "higher" else values.min())
     return found
 
 
@@ -105,7 +105,7 @@ class Tracker(Callback, ABC):
         self.about, self.after = about, int(about.get("after", -1))
         self._is_open, self._known, self._paused_until = False, -1.0, 0.0
         self._pending = [dict(row) for row in history.rows]
-        self._seen = History(list(history.rows))
+        self._seen = History(list(history.rows), history.better)
         self._deliver()
 
     def row(self, row: Mapping[str, float]) -> None:

@@ -6,11 +6,24 @@ const HEADS = { round: "rounds", bits_up: "bits up", bits_down: "bits down", bit
 /** The target: the reader's, or the data's; its value is null when there is none. */
 function target(data) {
   const named = wish.goal ?? data.target?.metric ?? chosenKey(data);
-  const metric = data.metrics.find((one) => one.key === named) ?? data.metrics[0];
+  const metric = ranked(data).find((one) => one.key === named) ?? ranked(data)[0];
   if (!metric) return null;
   const proposed = data.target?.metric === metric.key ? data.target.value : null;
   const given = wish.value === undefined ? proposed : wish.value === "" ? null : Number(wish.value);
   return { metric, value: isNumber(given) ? given : null };
+}
+
+/** The metrics of which it is known which way is better. */
+const ranked = (data) => data.metrics.filter((one) => one.larger !== null);
+
+/** What step sizes were tuned for, and that another target is another tuning. */
+function tunedWords(data, goal) {
+  if (!data.tuned.length || goal.value === null) return "";
+  const same = (one) => one.keys?.includes(goal.metric.key) && one.value === goal.value;
+  const words = data.tuned.map((one) => one.words).filter((one, place, all) => all.indexOf(one) === place).join(" and for ");
+  return data.tuned.some(same)
+    ? `Step sizes were tuned for ${words}.`
+    : `Step sizes were tuned for ${words}, not for this target: other step sizes may reach it sooner.`;
 }
 
 const chosenKey = (data) => wish.metric ?? data.first?.metric;
@@ -90,10 +103,11 @@ function updateGoal(data) {
   const any = goal !== null && data.groups.length > 0;
   byId("goal").hidden = !any;
   if (!any) return;
-  offer(byId("goal-metric"), data.metrics.map((one) => [one.key, one.label]), goal.metric.key);
+  offer(byId("goal-metric"), ranked(data).map((one) => [one.key, one.label]), goal.metric.key);
   const field = byId("goal-value");
   if (document.activeElement !== field) field.value = goal.value ?? "";
   byId("goal-sign").textContent = goal.metric.larger ? "at least" : "at most";
+  byId("goal-tuned").textContent = tunedWords(data, goal);
   const columns = goalColumns(data, goal);
   const sign = goal.metric.larger ? "≥" : "≤";
   byId("goal-words").textContent = goal.value === null

@@ -13,7 +13,7 @@ function settled(data) {
   });
   const recorded = (key) => groups.some((group) => group.runs.some((run) => run.columns?.[key]?.some(isNumber)));
   const named = (value) => list(value).filter((one) => recorded(one.key)).map((one) => ({ ...one, label: one.label ?? one.key }));
-  const rest = Object.fromEntries(["splits", "drift", "sensitivity", "notes", "citations"].map((key) => [key, list(data[key])]));
+  const rest = Object.fromEntries(["splits", "drift", "sensitivity", "notes", "citations", "tuned"].map((key) => [key, list(data[key])]));
   return { ...data, ...rest, title: data.title || "fairlead", groups, axes: named(data.axes), metrics: named(data.metrics) };
 }
 

@@ -10,7 +10,7 @@ function updateSteps(data) {
   const metric = labelOf(data, usable[0].metric ?? "metric");
   const panels = [
     { key: "rounds", name: "rounds to the target", larger: false },
-    { key: "final", name: `final ${metric}`, larger: data.metrics.find((one) => one.key === usable[0].metric)?.larger ?? true },
+    { key: "final", name: `final ${metric}`, larger: usable[0].larger ?? data.metrics.find((one) => one.key === usable[0].metric)?.larger ?? true },
   ].filter((panel) => entries.some((one) => one[panel.key]?.some(isNumber)));
   const width = room >= 620 && panels.length > 1 ? Math.floor((room - 24) / 2) : room;
   chart.replaceChildren(...panels.map((panel) => stepsPicture(panel, entries, width)));

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.figures.style import in_style, look, save
-from fairlead.task.losses import better_larger
 
 SPAN = 1e9  # largest ratio on the logarithmic axis
 TICKS = 8  # up to this many step sizes each gets a tick
@@ -34,7 +33,7 @@ def sensitivity(tuning: Any, path: str | Path | None) -> Any:
                 axes.set_xticks([], minor=True)
             axes.set_xlabel("step size")
             axes.set_ylabel(title)
-            if name == "final" and not better_larger(aim.metric):
+            if name == "final" and aim.better == "lower":
                 _logarithmic(axes)
         figure.axes[0].legend()
         if path is not None:

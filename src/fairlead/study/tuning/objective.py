@@ -20,7 +20,7 @@ import numpy as np
 
 from fairlead.errors import FairleadError, unknown
 from fairlead.run.train import Run
-from fairlead.task.losses import better_larger
+from fairlead.task.metrics import Better, known, reaches
 
 BY = ("rounds", "bits", "final", "best")
 COLUMNS = {"rounds": "round", "bits": "bits"}
@@ -39,6 +39,8 @@ class Outcome:
     """Bits up and down to the target."""
     final: float | None
     best: float | None
+    test: float | None = None
+    """The final metric on test data, if settings are chosen on validation data."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,19 @@ class Aim:
     by: str
     metric: str
     goal: float | None = None
+    better: Better | None = None
+    """Which way the metric is better; by default what fairlead knows of its name."""
+    test: str | None = None
+    """The same metric on test data, to be shown for the best trial, if the other one is of validation data."""
 
     def __post_init__(self) -> None:
+        if self.better is None:
+            object.__setattr__(self, "better", known(self.metric))
+        if self.better is None:
+            raise FairleadError(
+                f"nothing says which way the metric '{self.metric}' is better: pass better=\"lower\" or "
+                'better="higher"'
+            )
         if self.by not in BY:
             raise unknown("objective", str(self.by), BY)
         if self.to_target and self.goal is None:
@@ -89,23 +102,23 @@ class Aim:
     @property
     def larger(self) -> bool:
         """Whether a larger value is better."""
-        return not self.to_target and better_larger(self.metric)
+        return not self.to_target and self.better == "higher"
 
     def reached(self, row: Mapping[str, float]) -> bool:
         """Whether an evaluation reaches the target."""
         if self.goal is None:
             return False
-        value = row[self.metric]
-        return value >= self.goal if better_larger(self.metric) else value <= self.goal
+        return reaches(row[self.metric], self.goal, self.better or "lower")
 
     def outcome(self, run: Run, seed: int) -> Outcome:
         """The results of a run."""
         history = run.history
         at = next((row for row in history.rows if self.reached(row)), None)
-        final, best = history.last(self.metric), _best(history[self.metric], self.metric)
+        final, best = history.last(self.metric), _best(history[self.metric], self.better)
         return Outcome(
             seed, run.stopped, None if at is None else int(at["round"]),
             None if at is None else int(at["bits"]), _finite(final), _finite(best),
+            None if self.test is None else _finite(history.last(self.test)),
         )  # fmt: skip
 
     def value(self, runs: Sequence[Outcome]) -> float:
@@ -138,7 +151,7 @@ class Aim:
         state = ("complete", "given up", "diverged").index(trial.state)
         value = self.value(trial.runs) if trial.state == "complete" else math.inf
         final = trial.mean("final")
-        last = math.inf if final is None else (-final if better_larger(self.metric) else final)
+        last = math.inf if final is None else (-final if self.better == "higher" else final)
         return state, -value if self.larger else value, last, trial.number
 
 
@@ -151,8 +164,8 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _best(values: Any, metric: str) -> float:
+def _best(values: Any, better: Better | None) -> float:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return math.nan
-    return float(finite.max() if better_larger(metric) else finite.min())
+    return float(finite.max() if better == "higher" else finite.min())

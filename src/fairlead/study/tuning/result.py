@@ -14,10 +14,11 @@ import numpy as np
 from fairlead.errors import FairleadError, unknown
 from fairlead.study.compare import base_lr as base_lr
 from fairlead.study.compare import in_words as spread
+from fairlead.study.compare import markdown
 from fairlead.study.compare import rounds_in_words as shown_rounds
+from fairlead.study.measured import Measured
 from fairlead.study.tuning.objective import Aim, Tried
 from fairlead.study.tuning.space import Choices, Method, Space
-from fairlead.task.losses import better_larger
 
 
 class Sensitivity(NamedTuple):
@@ -75,6 +76,8 @@ class Tuning:
     rounds: int
     seeds: list[int]
     entries: dict[str, Entry]
+    measured: Measured
+    """The metric, and what settings were chosen by."""
 
     def best_trial(self, label: str) -> Tried:
         """The best trial of a method."""
@@ -116,7 +119,7 @@ class Tuning:
         row.update({name: shown(trial.settings.get(name, "")) for name in others})
         runs = trial.runs
         if aim.goal is not None:
-            sign = "≥" if better_larger(aim.metric) else "≤"
+            sign = self.measured.sign
             reached = np.array([np.inf if r.rounds is None else r.rounds for r in runs])
             row[f"rounds to {aim.metric} {sign} {aim.goal:g}"] = shown_rounds(reached, self.rounds)
         if aim.by == "bits":
@@ -125,14 +128,16 @@ class Tuning:
         for name in ("best", "final"):
             values = [np.nan if getattr(r, name) is None else getattr(r, name) for r in runs]
             row[f"{name} {aim.metric}"] = spread(values)
+        if aim.test is not None:
+            row[f"test {aim.test.removeprefix('test_')}"] = spread(
+                [np.nan if r.test is None else r.test for r in runs]
+            )
         row["trials"] = _counted(entry.trials)
         return row
 
     def to_markdown(self) -> str:
-        """The table in Markdown."""
-        rows = self.table()
-        lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-        return "\n".join(lines + ["| " + " | ".join(row.values()) + " |" for row in rows]) + "\n"
+        """The table in Markdown, and what it was tuned on."""
+        return markdown(self.table(), self.measured.sentence)
 
     def to_csv(self) -> str:
         """All trials as CSV: settings, state, value, and means over seeds."""
@@ -151,8 +156,9 @@ class Tuning:
         return text.getvalue()
 
     def notes(self) -> list[str]:
-        """Notes on the table: best values at the edge of a grid, and targets that were not reached."""
-        found = []
+        """Notes on the table: the data that settings were chosen on, best values at the edge of a grid, and
+        targets that were not reached."""
+        found = [self.measured.note] if self.measured.note else []
         for label, entry in self.entries.items():
             trial = self.best_trial(label)
             if trial.state == "diverged":
@@ -184,8 +190,11 @@ class Tuning:
                 "final": [row.final for row in rows],
                 "best": entry.lr(self.best_trial(label)),
             }
-        aim = self.aim
-        return {"metric": aim.metric, "target": aim.goal, "objective": aim.by, "methods": methods}
+        aim, what = self.aim, self.measured
+        return {
+            "metric": aim.metric, "reported": what.metric, "better": what.better, "on": what.on,
+            "target": aim.goal, "objective": aim.by, "methods": methods, "notes": self.notes(),
+        }  # fmt: skip
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Rounds to the target and final metric against the step size."""

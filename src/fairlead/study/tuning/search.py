@@ -14,12 +14,12 @@ from fairlead.progress import Progress
 from fairlead.run.callbacks import Callback
 from fairlead.run.many import pays, train_many
 from fairlead.run.train import Run, train
-from fairlead.study.compare import default_metric as default_metric
 from fairlead.study.compare import labelled as labelled
+from fairlead.study.measured import measured
 from fairlead.study.tuning.objective import COLUMNS, Aim, Outcome
 from fairlead.study.tuning.result import Entry, Tuning
 from fairlead.study.tuning.space import GRID, Method, Space, Values, check_names
-from fairlead.task.evaluation import recorded
+from fairlead.task.metrics import known
 from fairlead.task.task import Task
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def tune(
     progress: bool | Progress | None = None,
     **settings: Any,
 ) -> Tuning:
-    """Find the best settings of each method; other settings are those of `train`.
+    """Find the best settings of each method; other settings are those of `train`. If the task has validation data
+    (`valid`), settings are chosen on them, and the test set is only for the best trial's row of the table.
 
     lr: step sizes to try: a list, or a range (low, high, "log"); by default 10, 3, 1, 0.3 and 0.1 if
         nothing else is searched.
@@ -104,7 +105,9 @@ def tune(
     wanted, sampler, by = _resolved(lr, space, sampler, by, protocol, target)
     check_names(named, list(wanted))
     spaces = {label: Space.of(method, wanted) for label, method in named.items()}
-    aim = _aim(task, by, metric, target, settings)
+    what = measured(task, metric, target, settings, "tune")
+    goal = None if target is None else float(target[what.metric])
+    aim = Aim(by, what.by, goal, what.better, None if what.by == what.metric else what.metric)
     listed = list(range(seeds) if isinstance(seeds, int) else seeds)
     _check(listed, sampler, trials, settings)
     if together is None and sampler != "tpe":
@@ -131,7 +134,7 @@ def tune(
                 before = sum(len(entry.trials) for entry in entries.values())
                 _search(job, label, named[label], study, bar, before)
                 entries[label] = Entry(label, named[label], spaces[label], study.tried())
-    return Tuning(aim, rounds, listed, entries)
+    return Tuning(aim, rounds, listed, entries, what)
 
 
 def _search(job: Job, label: str, method: Method, study: Study, bar: Progress, before: int) -> None:
@@ -268,22 +271,6 @@ def _resolved(
     return wanted, sampler, by or ("rounds" if target else "final")
 
 
-def _aim(
-    task: Task,
-    by: str,
-    metric: str | None,
-    target: Mapping[str, float] | None,
-    settings: Mapping[str, Any],
-) -> Aim:
-    if target is not None and len(target) != 1:
-        raise FairleadError("tune needs exactly one target, for example {'accuracy': 0.9}")
-    known = recorded(task, settings.get("weighting", "uniform"), settings.get("objective", True))
-    name = next(iter(target)) if target else metric or default_metric(known)
-    if name not in known:
-        raise unknown("metric", name, known)
-    return Aim(by, name, None if target is None else float(target[name]))
-
-
 def _check(seeds: list[int], sampler: str, trials: int | None, settings: Mapping[str, Any]) -> None:
     if not seeds:
         raise FairleadError("there are no seeds: give at least 1")
@@ -314,7 +301,7 @@ def _about(job: Job, method: Method, space: Space, sampler: str, seed: int) -> d
     about = {
         "task": job.task.fingerprint(), "method": _without(fixed, set(space.parts)),
         "rounds": job.rounds, "seeds": job.seeds, "objective": job.aim.by, "metric": job.aim.metric,
-        "target": job.aim.goal, "sampler": sampler, "sampler_seed": seed, "space": searched,
+        "target": job.aim.goal, **({} if known(job.aim.metric) else {"better": job.aim.better}), "sampler": sampler, "sampler_seed": seed, "space": searched,
         "settings": described({k: v for k, v in job.settings.items() if k != "engine"}),
     }  # fmt: skip
     return json.loads(json.dumps(about))

@@ -16,7 +16,8 @@ from fairlead.data.checks import check_signs
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError, positive
 from fairlead.task.evaluation import Spread
-from fairlead.task.losses import Whole, auc
+from fairlead.task.losses import auc
+from fairlead.task.metrics import Whole
 from fairlead.task.saddle import SaddleTask, Vector
 from fairlead.task.solve import saddle_point
 from fairlead.task.task import Task
