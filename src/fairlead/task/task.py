@@ -38,6 +38,7 @@ from fairlead.task.losses import LOSSES, METRICS, Loss
 from fairlead.task.metrics import AnyMetric, checked
 from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
 from fairlead.task.samples import Block, prepared, sample_bytes, taken
+from fairlead.task.torch_losses import is_cross_entropy, per_sample
 
 
 class Task:
@@ -45,7 +46,8 @@ class Task:
 
     model: an `nn.Module` (training starts from its current weights), or a function that builds one,
         called with the run's seed set.
-    loss: "cross_entropy", "logistic", "squared", or a function (output, target) → (B,).
+    loss: "cross_entropy", "logistic", "squared", a loss of torch such as `nn.CrossEntropyLoss()` or
+        `F.mse_loss` (whatever its reduction), or a function (output, target) → (B,).
     data: tensors with one row per sample: the model's input, then the target.
     clients: one index list per client, for example from `fairlead.splits`.
     test: held-out tensors like `data`.
@@ -120,7 +122,10 @@ class Task:
         if not isinstance(data, tuple | list):
             raise FairleadError("data must be tensors: give a tuple such as (inputs, targets)")
         self.make = None if isinstance(model, nn.Module) else model
-        self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
+        torchs = None if isinstance(loss, str) else per_sample(loss)
+        self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else torchs or loss
+        if is_cross_entropy(loss) and not as_tensor(data[-1]).is_floating_point():
+            loss = "cross_entropy"
         known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
         self.metrics = checked(known if metrics is None else metrics)
         # how many data tensors go to the model; the rest go to the loss
@@ -149,7 +154,8 @@ class Task:
         if loss == "logistic":
             check_signs(self.data[1])
         self.label_names = label_names
-        self._pure_loss = record if record is not None else isinstance(loss, str)
+        pure = isinstance(loss, str) or torchs is not None
+        self._pure_loss = pure if record is None else record
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else made(model, 0)
         self._place(module, dtype, torch.device(device))
         check_model(self, loss == "cross_entropy")

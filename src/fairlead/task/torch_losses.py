@@ -25,7 +25,12 @@ def per_sample(loss: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
     if isinstance(loss, nn.modules.loss._Loss):
         module = copy.deepcopy(loss)
         module.reduction = "none"
-        single = module
+
+        def single(output: Tensor, *targets: Tensor) -> Tensor:
+            for weights in module.buffers():
+                if (weights.device, weights.dtype) != (output.device, output.dtype):
+                    module.to(output.device, output.dtype)
+            return module(output, *targets)
     elif getattr(loss, "__module__", "") == nn.functional.__name__ and _reduces(loss):
         given = loss
 
@@ -39,6 +44,11 @@ def per_sample(loss: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
         return found.flatten(1).mean(1) if found.dim() > 1 else found
 
     return values
+
+
+def is_cross_entropy(loss: Any) -> bool:
+    """Whether a loss is torch's cross entropy."""
+    return isinstance(loss, nn.CrossEntropyLoss) or loss is nn.functional.cross_entropy
 
 
 def _reduces(loss: Any) -> bool:
