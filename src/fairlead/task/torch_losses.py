@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,21 +22,10 @@ def per_sample(loss: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
     >>> per_sample(nn.CrossEntropyLoss())(torch.zeros(2, 2), torch.tensor([0, 1]))
     tensor([0.6931, 0.6931])
     """
-    single: Callable[..., Tensor]
     if isinstance(loss, nn.modules.loss._Loss):
-        module = copy.deepcopy(loss)
-        module.reduction = "none"
-
-        def single(output: Tensor, *targets: Tensor) -> Tensor:
-            for weights in module.buffers():
-                if (weights.device, weights.dtype) != (output.device, output.dtype):
-                    module.to(output.device, output.dtype)
-            return module(output, *targets)
+        single = _module(loss)
     elif getattr(loss, "__module__", "") == nn.functional.__name__ and _reduces(loss):
-        given = loss
-
-        def single(output: Tensor, *targets: Tensor) -> Tensor:
-            return given(output, *targets, reduction="none")
+        single = functools.partial(loss, reduction="none")
     else:
         return None
 
@@ -44,6 +34,19 @@ def per_sample(loss: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
         return found.flatten(1).mean(1) if found.dim() > 1 else found
 
     return values
+
+
+def _module(loss: nn.Module) -> Callable[..., Tensor]:
+    module: Any = copy.deepcopy(loss)
+    module.reduction = "none"
+
+    def single(output: Tensor, *targets: Tensor) -> Tensor:
+        for weights in module.buffers():
+            if (weights.device, weights.dtype) != (output.device, output.dtype):
+                module.to(output.device, output.dtype)
+        return module(output, *targets)
+
+    return single
 
 
 def is_cross_entropy(loss: Any) -> bool:
