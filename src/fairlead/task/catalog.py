@@ -91,14 +91,22 @@ def images(
     l2: float = 0.0,
     flip: bool = False,
     crop: int = 0,
+    extra: bool = False,
+    resample: str | None = None,
     data: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Task:
-    """Images of a data set by name, kept on the device as bytes and normalised on the fly."""
+    """Images of a data set by name, kept on the device as bytes and normalised on the fly.
+
+    extra: also the training samples of further clients (FEMNIST's few-shot writers). resample: "byclass" for
+    as many digits as letters, as in EMNIST ByClass."""
     if clients is not None and split == "by-id":
         raise FairleadError("by-id gets its clients from the data: leave out clients")
-    found, n = sources.load(source, data), 100 if clients is None else clients
+    if resample not in (None, "byclass"):
+        raise unknown("way to resample", str(resample), ["byclass"])
+    found, n = sources.load(source, data, extra=extra), 100 if clients is None else clients
+    found = found.half_digits() if resample else found
     owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
     return Task(
         image_model(model, tuple(found.x.shape[1:]), found.classes), "cross_entropy",
