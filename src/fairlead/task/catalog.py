@@ -72,11 +72,13 @@ def digits(
     sizes meaningful: without it, larger ones only scale the weights."""
     data = sources.digits()
     owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed)
+    widths = mlp_widths(model)
     makers = {"softmax": models.softmax_regression(64, 10), "mlp": models.mlp(64, 64, 10)}
-    if model not in makers:
+    if widths is None and model not in makers:
         raise unknown("model", model, makers)
     return Task(
-        makers[model], "cross_entropy", (data.x, data.y), owners,
+        makers[model] if widths is None else models.mlp(64, *widths, 10),
+        "cross_entropy", (data.x, data.y), owners,
         test=(data.x_test, data.y_test), l2=l2, dtype=dtype, device=device, name="digits",
     )  # fmt: skip
 
@@ -115,8 +117,25 @@ def images(
     )  # fmt: skip
 
 
+def mlp_widths(name: str) -> list[int] | None:
+    """The widths of hidden layers in mlp:600x600; None for other names.
+
+    >>> mlp_widths("mlp:600x300")
+    [600, 300]
+    """
+    kind, colon, text = name.partition(":")
+    if kind != "mlp" or not colon:
+        return None
+    widths = text.split("x")
+    if not all(w.isdecimal() and int(w) > 0 for w in widths):
+        raise FairleadError(f"model is '{name}': write the widths of hidden layers as mlp:600x600")
+    return [int(w) for w in widths]
+
+
 def image_model(name: str, shape: tuple[int, ...], classes: int) -> models.Maker:
     """A model for images of shape (C, H, W); a name ending in -bn selects BatchNorm."""
+    if (widths := mlp_widths(name)) is not None:
+        return models.mlp(math.prod(shape), *widths, classes)
     plain, _, norm = name.partition("-")
     grey = shape[0] == 1
     makers: dict[str, Callable[..., models.Maker]] = {
