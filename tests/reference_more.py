@@ -9,34 +9,35 @@ same. A function returns the model, the server's state by name and the clients' 
 import numpy as np
 
 
-def fedavg(x, plan, server_lr=1.0, momentum=0.0, server_momentum=0.0):
+def fedavg(x, plan, server_lr=1.0, momentum=0.0, server_momentum=0.0, reset=True):
     """FedAvg-m: buf ← m buf + g_i(y); y ← y − η buf, with buf = 0 at the start of every round.
 
-    Server momentum: v ← m_s v + mean(x − y), x ← x − η_g v.
+    Server momentum: v ← m_s v + mean(x − y), x ← x − η_g v. Without reset a client's buf goes on.
     """
-    v = np.zeros_like(x)
+    v, kept = np.zeros_like(x), np.zeros((len(plan.clients), len(x)))
     for r, eta, s in plan.rounds():
         down = {}
         for i in s:
-            y, buf = x, np.zeros_like(x)
+            y, buf = x, np.zeros_like(x) if reset else kept[i]
             for idx in plan.batches[r, i]:
                 buf = momentum * buf + plan.clients[i].grad(y, idx)
                 y = y - eta * buf
-            down[i] = x - y
+            down[i], kept[i] = x - y, buf
         v = server_momentum * v + plan.mean(down)
         x = x - server_lr * v
-    return x, {}, {}
+    return x, {}, {} if reset else {"buffer": kept}
 
 
-def fedpvr(x, plan, part, server_lr=1.0, momentum=0.0):
+def fedpvr(x, plan, part, server_lr=1.0, momentum=0.0, reset=True):
     """Algorithm I of Li et al. 2023: SCAFFOLD II on the 0/1 mask `part`, SGD with momentum off it."""
     n, p = len(plan.clients), plan.p
     svr, sgd = np.flatnonzero(part), np.flatnonzero(~part)
     c, c_i = np.zeros(len(svr)), np.zeros((n, len(svr)))
+    kept = np.zeros((n, len(sgd)))
     for r, eta, s in plan.rounds():
         delta_y, new_c = {}, {}
         for i in s:
-            y, buf, applied = x.copy(), np.zeros(len(sgd)), 0.0
+            y, buf, applied = x.copy(), np.zeros(len(sgd)) if reset else kept[i], 0.0
             for idx in plan.batches[r, i]:
                 g = plan.clients[i].grad(y, idx)
                 buf = momentum * buf + g[sgd]
@@ -44,7 +45,7 @@ def fedpvr(x, plan, part, server_lr=1.0, momentum=0.0):
                 y[svr] -= eta * (g[svr] - c_i[i] + c)
                 applied += eta
             new_c[i] = c_i[i] - c + (x[svr] - y[svr]) / applied
-            delta_y[i] = y - x
+            delta_y[i], kept[i] = y - x, buf
         x = x + server_lr * plan.mean(delta_y)
         for i in s:
             c_i[i] = new_c[i]
@@ -71,7 +72,7 @@ def fedlomo(x, plan, damping=1.0):
 
 
 def fedglomo(x, plan, beta, damping=1.0):
-    """Algorithms 1 and 2 of Das et al. 2022, without compression; w_{−1} = w_0."""
+    """Algorithms 1 and 2 of Das et al. 2022, without compression; w_{−1} = w_0, and β_k of round k."""
     last, u, first = x, np.zeros_like(x), True
     for r, eta, s in plan.rounds():
         a, b = {}, {}
@@ -82,7 +83,8 @@ def fedglomo(x, plan, beta, damping=1.0):
             u = plan.mean(a)
         else:
             change = plan.mean({i: a[i] - b[i] for i in s})
-            u = beta * plan.mean(a) + (1 - beta) * u + (1 - beta) * change
+            b_k = beta(r) if callable(beta) else beta
+            u = b_k * plan.mean(a) + (1 - b_k) * u + (1 - b_k) * change
         last, x, first = x, x - u, False
     return x, {"u": u, "last": last}, {}
 

@@ -15,7 +15,7 @@ from fairlead.core.records import Memory, Record, State, Upload
 from fairlead.data import features, sources, splits
 from fairlead.data.batches import Batches, Geometric
 from fairlead.data.images import Images
-from fairlead.data.sampling import AllFirst, Everyone, Replay, Uniform, Weighted
+from fairlead.data.sampling import AllFirst, Always, Everyone, Replay, Uniform, Weighted
 from fairlead.engine.processes.distribute import Distributed
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import Diverged, FairleadError
@@ -73,6 +73,7 @@ __all__ = [
     "QSGD",
     "Algorithm",
     "AllFirst",
+    "Always",
     "BFloat16",
     "Batches",
     "Callback",

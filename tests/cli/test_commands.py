@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fairlead as fl
-from fairlead.cli import app
+from fairlead.cli import app, commands
 from fairlead.study.reproduce import saddle
 
 SMALL = ["--rounds", "3", "--clients", "4"]
@@ -113,9 +115,138 @@ def test_every_task_runs(task: str) -> None:
     )
 
 
+def _asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Any, Any, dict[str, Any]]:
+    """The task, the method and the settings that a command trains with, without training."""
+    found: list[Any] = []
+
+    def train(task: Any, method: Any, **settings: Any) -> None:
+        found.extend([task, method, settings])
+        raise fl.FairleadError("enough")
+
+    monkeypatch.setattr(commands, "train", train)
+    assert "enough" in _run("run", *words, code=2)
+    return found[0], found[1], found[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        ("--method mime --first-batch 256", fl.Mime(lr=0.1, batch=256)),
+        ("--method mime-lite --set batch=6", fl.MimeLite(lr=0.1, batch=6)),
+        ("--method fedlomo --first-batch 256", fl.FedLOMO(lr=0.1, first_batch=256)),
+        ("--method fedpvr --layers from:1", fl.FedPVR(lr=0.1, layers="from:1")),
+        ("--method fedpvr --layers -1", fl.FedPVR(lr=0.1, layers=-1)),
+        (
+            "--method fedpvr --option I --warm-start --layers from:0",
+            fl.FedPVR(lr=0.1, layers="from:0", option="I", warm_start=True),
+        ),
+        (
+            "--method fedavg-m --no-momentum-reset",
+            fl.FedAvg(lr=0.1, momentum=0.9, momentum_reset=False),
+        ),
+        ("--method mime --beta 0.5", fl.Mime(lr=0.1, beta=0.5)),
+        (
+            "--method fedglomo --beta 0.2:exponential:0.98",
+            fl.FedGLOMO(lr=0.1, beta=fl.schedules.Exponential(0.2, 0.98)),
+        ),
+        (
+            "--method fedcomgate --compressor qsgd:4 --set own=exact",
+            fl.FedCOMGATE(lr=0.1, compressor=fl.QSGD(4), own="exact"),
+        ),
+    ],
+)
+def test_settings_of_methods(monkeypatch, words: str, method: fl.Algorithm) -> None:
+    assert _asked(monkeypatch, *words.split(), *SMALL)[1] == method
+
+
+def test_the_servers_momentum(monkeypatch) -> None:
+    for word, momentum in (("momentum", 0.9), ("momentum:0.7", 0.7), ("momentum:0", 0.0)):
+        words = ["--method", "fedpaq-scm", "--server", word, "--server-lr", "0.5", *SMALL]
+        _, method, _ = _asked(monkeypatch, *words)
+        optimizer = method.server([torch.zeros(2, requires_grad=True)])
+        assert (optimizer.defaults["momentum"], optimizer.defaults["lr"]) == (momentum, 0.5)
+        assert method.momentum == 0.9
+
+
+@pytest.mark.parametrize(
+    ("word", "cohort"),
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("all-first:3", fl.AllFirst(3)),
+        ("all-first:0.5", fl.AllFirst(0.5)),
+        ("always:3+1", fl.Always((3,), more=1)),
+        ("always:0,2", fl.Always((0, 2))),
+    ],
+)
+def test_cohorts(monkeypatch, word: str, cohort: Any) -> None:
+    assert _asked(monkeypatch, "--cohort", word, *SMALL)[2]["cohort"] == cohort
+
+
+def test_batches_precision_and_compilation(monkeypatch) -> None:
+    _, _, plain = _asked(monkeypatch, *SMALL)
+    assert (plain["drop_last"], plain["replacement"], plain["engine"]) == (False, False, "auto")
+    words = ["--drop-last", "--replacement", "--precision", "bfloat16", "--compile", "false"]
+    _, _, given = _asked(monkeypatch, *words, *SMALL)
+    assert (given["drop_last"], given["replacement"]) == (True, True)
+    assert given["engine"] == fl.Simulate(precision="bfloat16", compile=False)
+    for word, value in (("true", True), ("tuned", "tuned")):
+        _, _, given = _asked(monkeypatch, "--compile", word, *SMALL)
+        assert given["engine"] == fl.Simulate(compile=value)
+    monkeypatch.setattr(commands, "launched", lambda: True)  # as torchrun does
+    words = ["--engine", "vmap", "--precision", "tf32", "--compile", "tuned", "--timeout", "9"]
+    _, _, given = _asked(monkeypatch, *words, *SMALL)
+    assert given["engine"] == fl.Distributed("vmap", precision="tf32", compile="tuned", timeout=9)
+
+
+def test_papers_settings_run_and_resume(tmp_path) -> None:
+    """What a run was started with is in its folder, so that it is resumed with the same."""
+    out = str(tmp_path / "r")
+    words = ["--method", "fedglomo", "--beta", "0.3:exponential:0.9", "--first-batch", "6"]
+    words += ["--cohort", "always:3+1", "--drop-last", "--replacement", "--batch-size", "5"]
+    words += ["--precision", "float32", "--compile", "false", "--model", "mlp:7x5"]
+    _run("run", *words, *SMALL, "--checkpoint-every", "1", "--out", out)
+    _run("resume", out, "--rounds", "5")
+    whole = str(tmp_path / "w")
+    _run("run", *words, "--rounds", "5", "--clients", "4", "--out", whole)
+    one, two = fl.runs.read(out).history, fl.runs.read(whole).history
+    assert one["loss"].tolist() == two["loss"].tolist()
+    assert one["clients"].tolist()[1:] == [2] * 5
+
+
+def test_settings_of_tasks(monkeypatch) -> None:
+    toy = ["--task", "two-gaussians", "--clients", "20", "--task-set", "std=0.25,start=1"]
+    task, _, _ = _asked(monkeypatch, *toy, "--cohort", "always:19+1", "--rounds", "1")
+    assert (task.clients, task.start(0)[0].item()) == (20, 1.0)
+    expected = fl.problems.two_gaussians(clients=20, std=0.25, start=1.0)
+    assert torch.equal(task.data[0], expected.data[0].to(task.dtype))
+    game = ["--task", "quadratic-game", "--task-set", "pairwise=true,zeta=3,delta=0"]
+    task, _, _ = _asked(monkeypatch, *game, "--rounds", "1")
+    g = task.data[0] @ task.optimum + task.data[1]
+    assert torch.cdist(g, g).max().item() == pytest.approx(3.0)
+    task, _, _ = _asked(monkeypatch, "--model", "mlp:12x7", *SMALL)
+    assert task.dim == 64 * 12 + 12 + 12 * 7 + 7 + 7 * 10 + 10
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["run", "--server", "momentum:1"], "write momentum:0.7"),
+        (["run", "--server", "adam:0.7"], "write momentum:0.7"),
+        (["run", "--cohort", "always:a+1"], "write for example always:19+1"),
+        (["run", "--cohort", "never:1"], "there is no kind of cohort 'never'"),
+        (["run", "--cohort", "always:12"], "distinct ids in 0 … 9"),
+        (["run", "--cohort", "all-first:11"], "there are 10 clients"),
+        (["run", "--model", "mlp:0x5"], "as mlp:600x600"),
+        (["run", "--precision", "float16"], "there is no precision 'float16'"),
+        (["run", "--compile", "maybe"], "there is no way to compile 'maybe'"),
+        (["run", "--method", "fedglomo", "--beta", "a"], "beta is 'a'"),
+        (["run", "--method", "mime", "--beta", "0.2:cosine"], "beta is Cosine"),
+        (["run", "--method", "fedavg", "--no-momentum-reset"], "needs momentum"),
+        (["run", "--method", "scaffold", "--no-momentum-reset"], "not supported by Scaffold"),
+        (["run", "--method", "scaffold", "--first-batch", "5"], "not supported by Scaffold"),
+        (["run", "--method", "mime", "--set", "first_batch=5"], "there is no setting of Mime"),
+        (["run", "--method", "fedpvr", "--layers", "from:9"], "has 2 parameter tensors"),
         (["run", "--method", "scafold"], "did you mean 'scaffold'"),
         (["run", "--task", "digit"], "did you mean 'digits'"),
         (["run", "--split", "dirichlett"], "did you mean 'dirichlet'"),

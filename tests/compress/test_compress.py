@@ -136,6 +136,26 @@ def test_fixed_width_is_the_papers_count() -> None:
     assert int(elias.size(code, d)) < fixed.size(code, d) / 5
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_b_bits_take_b_plus_one_per_coordinate(bits: int) -> None:
+    q, d = fl.QSGD(bits), 8000
+    code = q.encode(torch.randn(1, d), _noise(1))
+    assert 8 * len(q.pack(_row(code, 0), d)) == 32 + (bits + 1) * d
+    assert q.nominal_bits(d, torch.float32) == bits * d
+
+
+def test_the_equal_budget_of_the_fedglomo_paper_is_six_bits_against_five() -> None:
+    task = fl.problems.random_quadratics(clients=4, dim=800, dtype=torch.float32)
+    up = []
+    for method in (fl.FedGLOMO(0.1, compressor=fl.QSGD(2)), fl.FedPAQ(0.1, compressor=fl.QSGD(4))):
+        run = fl.train(task, method, rounds=1, steps=2)
+        up.append((run.ledger.up, run.history.last("nominal_up")))
+    (glomo, nominal), (paq, same) = up
+    assert nominal == same == 4 * 4 * 800
+    assert glomo == 4 * 2 * (32 + 3 * 800)
+    assert paq == 4 * (32 + 5 * 800)
+
+
 def test_topk_keeps_the_largest_and_error_feedback_sends_the_rest_later() -> None:
     v = torch.tensor([[1.0, -5.0, 2.0, 0.5]])
     q = fl.TopK(2)

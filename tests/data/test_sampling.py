@@ -38,6 +38,34 @@ def test_uniform_takes_everyone_equally_often() -> None:
     assert np.abs(counts - rounds / 4).max() < 5 * math.sqrt(rounds * 3 / 16)
 
 
+def test_always_takes_its_clients_and_others_equally_often() -> None:
+    rounds, sampler = 2000, fl.Always([7, 0], more=2)
+    cohorts = sampler.cohorts(1, range(rounds), 12)
+    assert all((sampler.cohort(1, k, 12) == cohorts[k]).all() for k in range(0, rounds, 100))
+    assert all(len(set(ids)) == 4 and (np.diff(ids) > 0).all() for ids in cohorts)
+    counts = np.bincount(np.concatenate(cohorts), minlength=12)
+    assert counts[[0, 7]].tolist() == [rounds, rounds]
+    others = np.delete(counts, [0, 7])
+    assert np.abs(others - rounds / 5).max() < 5 * math.sqrt(rounds * 4 / 25)
+    assert fl.Always([3]).cohort(0, 5, 6).tolist() == [3]
+    assert fl.Always([5], more=5).cohort(0, 0, 6).tolist() == [*range(6)]
+    assert (sampler.most(12, 3), sampler.most(12, 100)) == (8, 12)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (fl.Always([]), "distinct ids in 0 … 9"),
+        (fl.Always([10]), "distinct ids in 0 … 9"),
+        (fl.Always([1, 1]), "distinct ids"),
+        (fl.Always([1], more=10), "more is 10, but 9 of the 10 clients are left"),
+    ],
+)
+def test_wrong_cohorts_with_fixed_clients(sampler, message: str) -> None:
+    with pytest.raises(fl.FairleadError, match=message):
+        sampler.check(10, 3)
+
+
 LARGE = [(5000, 20), (5000, 0.125), (100_003, 3), (1_000_000, 1000), (4097, 512)]
 
 

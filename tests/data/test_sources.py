@@ -40,6 +40,7 @@ from test_formats import (
 from fairlead import FairleadError
 from fairlead.data import fetch, formats, sources
 from fairlead.data.sources import SOURCES, Dataset, Source
+from fairlead.task.catalog import make_task
 
 ROWS = {"a9a": b"+1 1:1 123:1 \n-1 \n", "a9a.t": b"-1 7:1 \n"}
 MNIST = {
@@ -268,6 +269,66 @@ def test_a_set_without_test_part_gives_up_a_tenth(tmp_path: Path) -> None:
     assert mine.groups_test is not None
     assert torch.equal(mine.groups_test.float(), mine.x_test[:, 0])
     assert torch.equal(mine.groups.float(), mine.x[:, 0])
+
+
+def femnist_with_extra(folder: Path) -> None:
+    """Two writers and three few-shot ones; labels 0–9 are digits. A sample's first pixel is its number."""
+    x = np.zeros((30, 28, 28), np.uint8)
+    x[:, 0, 0] = np.arange(30)
+    y = np.r_[np.arange(8), 10, 61, np.arange(2), 11, 12, 61, np.arange(9), 20, 30, 0, 1, 2, 3]
+    parts = {
+        "x_train": x[:10], "y_train": y[:10], "writer_train": np.arange(10) % 2,
+        "x_test": x[10:15], "y_test": y[10:15], "writer_test": np.arange(5) % 2,
+        "x_extra": x[15:], "y_extra": y[15:], "writer_extra": np.arange(15) % 3,
+        "writer_ids": np.array(["a", "b"]), "extra_writer_ids": np.array(["c", "d", "e"]),
+    }  # fmt: skip
+    put(folder, {"femnist.npz": npz(**parts)})
+
+
+def test_extra_clients_are_clients_of_their_own(tmp_path: Path) -> None:
+    femnist_with_extra(tmp_path)
+    plain, more = (sources.load("femnist", tmp_path, extra=extra) for extra in (False, True))
+    assert plain.x[:, 0, 0, 0].tolist() == [*range(10)]
+    assert more.x[:, 0, 0, 0].tolist() == [*range(10), *range(15, 30)]
+    assert more.x.shape == (25, 1, 28, 28)
+    assert more.group_names == ("a", "b", "c", "d", "e")
+    assert more.groups is not None
+    assert more.groups.tolist() == [0, 1] * 5 + [2, 3, 4] * 5
+    assert torch.equal(plain.x_test, more.x_test)
+    assert more.describe().endswith("62 classes, 5 clients")
+    with pytest.raises(FairleadError, match="digits has no extra clients here"):
+        sources.load("digits", extra=True)
+    put(tmp_path, {"mine.npz": npz(x_train=np.zeros((4, 2)), y_train=np.arange(4),
+                                   x_extra=np.zeros((4, 3)), y_extra=np.arange(4))})  # fmt: skip
+    with pytest.raises(FairleadError, match="x_extra of another shape"):
+        sources.load("mine", tmp_path, extra=True)
+
+
+def test_half_digits_are_as_many_as_letters_in_both_parts(tmp_path: Path) -> None:
+    femnist_with_extra(tmp_path)
+    found = sources.load("femnist", tmp_path, extra=True).half_digits()
+    assert found.name == "femnist, half digits"
+    for y in (found.y, found.y_test):
+        assert int((y < 10).sum()) <= int((y >= 10).sum())
+    assert (found.y >= 10).sum() == (found.y < 10).sum() == 4  # all letters
+    assert found.y_test.tolist() == [0, 1, 11, 12, 61]  # fewer digits than letters stay
+    assert (found.x[:, 0, 0, 0].diff() > 0).all()
+    assert found.groups is not None
+    assert len(found.groups) == len(found.x) == 8
+    again = sources.load("femnist", tmp_path, extra=True).half_digits()
+    assert torch.equal(found.x, again.x)
+    with pytest.raises(FairleadError, match="digits has no letters"):
+        sources.load("digits").half_digits()
+
+
+def test_the_femnist_task_with_extra_writers_and_half_digits(tmp_path: Path) -> None:
+    femnist_with_extra(tmp_path)
+    common = {"split": "by-id", "model": "softmax", "data": str(tmp_path)}
+    assert make_task("femnist", common, {}).clients == 2
+    task = make_task("femnist", common, {"extra": True, "resample": "byclass"})
+    assert len(task.data[0]) == 8
+    with pytest.raises(FairleadError, match="no way to resample 'letters'"):
+        make_task("femnist", common, {"resample": "letters"})
 
 
 def test_own_sets(tmp_path: Path) -> None:

@@ -39,11 +39,26 @@ def test_fedpvr_on_everything_is_scaffold(layers) -> None:
     torch.testing.assert_close(_kept(a)["c"], _kept(b)["c"], rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("compressor", [None, fl.QSGD(4)], ids=["plain", "qsgd"])
+@pytest.mark.parametrize("warm", [False, True], ids=["zero", "warm"])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_fedpvr_on_everything_is_scaffold_in_every_option(option, warm, compressor) -> None:
+    same = {"lr": DECAY, "option": option, "warm_start": warm, "compressor": compressor}
+    a, b = _equal(fl.FedPVR(layers="from:0", **same), fl.Scaffold(**same), RUN)
+    torch.testing.assert_close(_kept(a)["c"], _kept(b)["c"], rtol=0, atol=1e-13)
+    torch.testing.assert_close(a.state.c, b.state.c, rtol=0, atol=1e-13)
+    assert a.counters == b.counters
+    assert (a.ledger.up, a.ledger.down) == (b.ledger.up, b.ledger.down)
+
+
 @pytest.mark.parametrize("layers", [0, [], torch.zeros(57)], ids=["count", "names", "mask"])
 def test_fedpvr_on_nothing_is_fedavg(layers) -> None:
     _equal(fl.FedPVR(lr=DECAY, layers=layers), fl.FedAvg(lr=DECAY), RUN)
     m = 0.9
     _equal(fl.FedPVR(lr=DECAY, layers=layers, momentum=m), fl.FedAvg(lr=DECAY, momentum=m), RUN)
+    kept = {"lr": DECAY, "momentum": m, "momentum_reset": False}
+    a, b = _equal(fl.FedPVR(layers=layers, **kept), fl.FedAvg(**kept), RUN)
+    torch.testing.assert_close(_kept(a)["buffer"], _kept(b)["buffer"], rtol=0, atol=1e-13)
 
 
 def test_fedpvr_parts_by_name_and_place() -> None:
@@ -54,12 +69,17 @@ def test_fedpvr_parts_by_name_and_place() -> None:
     assert fl.FedPVR(lr=0.1, layers=["1.bias"]).bind(task.layers).part == slice(30, 36)
     apart = fl.FedPVR(lr=0.1, layers=["1.bias", "3.bias"]).bind(task.layers).part
     assert apart.tolist() == [*range(30, 36), *range(54, 57)]
+    assert fl.FedPVR(lr=0.1, layers="from:2").bind(task.layers).part == slice(36, 57)
+    assert fl.FedPVR(lr=0.1, layers="from:3").bind(task.layers).part == slice(54, 57)
+    assert fl.FedPVR(lr=0.1, layers="from:4").bind(task.layers).part == slice(57, 57)
     _differ(by_count, fl.Scaffold(lr=0.1), RUN)
     _differ(by_count, fl.FedAvg(lr=0.1), RUN)
     for layers, message in (
         (-3, "must be in"),
         (["fc"], "there is no layer 'fc'"),
         (torch.ones(5), "shape"),
+        ("from:5", "has 4 parameter tensors"),
+        ("from:x", "has 4 parameter tensors"),
     ):
         with pytest.raises(fl.FairleadError, match=message):
             fl.train(task, fl.FedPVR(lr=0.1, layers=layers), rounds=1)
@@ -73,6 +93,28 @@ def test_fedavg_momentum_by_hand() -> None:
     task = fl.problems.quadratics([[[0.0]]], [[1.0]], [0.0])  # the gradient is −1 everywhere
     assert fl.train(task, method, rounds=1, steps=3).x.item() == 0.5 * (1 + 1.5 + 1.75)
     assert fl.train(task, method, rounds=2, steps=3).x.item() == 2 * 0.5 * (1 + 1.5 + 1.75)
+
+
+def test_the_papers_layer_numbers_count_parameter_tensors() -> None:
+    """The FedPVR paper's VGG-11 starts at tensor 16, its ResNet-8 at the classifier."""
+    x, y = torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
+    for model, first, last in ((fl.models.vgg11(), 16, -3), (fl.models.resnet8(), 27, -1)):
+        layers = fl.Task(model, "cross_entropy", (x, y), [[0, 1, 2, 3]]).layers
+        part = fl.FedPVR(lr=0.1, layers=f"from:{first}").bind(layers).part
+        assert part == fl.FedPVR(lr=0.1, layers=last).bind(layers).part
+
+
+def test_momentum_that_is_kept_by_hand() -> None:
+    """The gradient is −1 everywhere, η = m = ½: the second round goes on with the buffer of the first."""
+    task = fl.problems.quadratics([[[0.0]]], [[1.0]], [0.0])
+    method = fl.FedAvg(lr=0.5, momentum=0.5, momentum_reset=False)
+    run = fl.train(task, method, rounds=2, steps=2)
+    assert run.x.item() == 0.5 * (1 + 1.5 + 1.75 + 1.875)
+    assert run.client_states().buffer.item() == -1.875
+    both = fl.problems.quadratics([[[0.0]]] * 2, [[1.0]] * 2, [0.0])
+    run = fl.train(both, method, rounds=3, steps=[1, 3], cohort=[[0, 1], [1], [0]])
+    assert run.client_states().buffer.tolist() == [[-1.5], [-1.96875]]  # two steps, and six
+    assert run.x.item() == 0.5 * ((1 + 1 + 1.5 + 1.75) / 2 + 1.875 + 1.9375 + 1.96875 + 1.5)
 
 
 def test_fedpaq_with_identity_is_fedavg() -> None:
@@ -177,6 +219,63 @@ def test_fedcomgate_keeps_its_tracking_terms_at_mean_zero(steps) -> None:
     assert delta.mean(0).abs().max() < 1e-14
 
 
+def test_fedcomgate_with_its_exact_own_direction() -> None:
+    """The same without compression; with it the mean tracking term holds the quantization errors."""
+    _equal(fl.FedCOMGATE(lr=DECAY, own="exact"), fl.FedCOMGATE(lr=DECAY), ALL, atol=0)
+    qsgd = {"lr": DECAY, "compressor": fl.QSGD(2)}
+    run = fl.train(uneven(), fl.FedCOMGATE(own="exact", **qsgd), **ALL)
+    assert _kept(run)["delta"].mean(0).abs().max() > 1e-3
+    _differ(fl.FedCOMGATE(own="exact", **qsgd), fl.FedCOMGATE(**qsgd), ALL)
+
+
+@pytest.mark.parametrize("kind", [fl.Mime, fl.MimeLite])
+@pytest.mark.parametrize("optimizer", ["sgdm", "mvr"])
+def test_mime_on_a_batch(kind, optimizer) -> None:
+    """As many samples as a client has are all of them; fewer cost fewer gradients and give another run."""
+    whole = fl.train(uneven(), kind(lr=DECAY, optimizer=optimizer), **RUN)
+    large = fl.train(uneven(), kind(lr=DECAY, optimizer=optimizer, batch=22), **RUN)
+    small = fl.train(uneven(), kind(lr=DECAY, optimizer=optimizer, batch=3), **RUN)
+    assert torch.equal(whole.x, large.x)
+    assert whole.counters == large.counters
+    assert small.counters.gradients < whole.counters.gradients
+    assert (small.x - whole.x).abs().max() > 1e-5
+
+
+def test_mime_on_a_batch_by_hand() -> None:
+    """One step of Mime with β = 0 is a step along the gradient of the batch, whichever samples it has: with
+    batch 1 it ends at one of the samples when η = 1."""
+    data = [torch.tensor([[1.0], [2.0], [4.0], [8.0]], dtype=torch.float64)]
+    task = fl.Task.from_function(
+        lambda x, b: ((x - b) ** 2).sum() / 2, data, torch.zeros(1, dtype=torch.float64), [range(4)]
+    )
+    ends = {
+        fl.train(task, fl.Mime(lr=1.0, beta=0.0, batch=1), rounds=1, steps=1, seed=seed).x.item()
+        for seed in range(40)
+    }
+    assert ends == {1.0, 2.0, 4.0, 8.0}
+
+
+def test_scaffold_s_on_whole_batches_is_the_update_of_scaffolds_theorem_iv() -> None:
+    """y ← y − η(∇f_i(y) − ∇f_i(x) + ∇f(x)), all clients, on f_i = a_i/2·(x − b_i)²."""
+    run = fl.train(toy(start=2.0), fl.ScaffoldS(lr=0.1), rounds=3, steps=4)
+    x = 2.0
+    for _ in range(3):
+        y, g = np.full(4, x), (TOY_A * (x - TOY_B)).mean()
+        for _ in range(4):
+            y = y - 0.1 * (TOY_A * (y - x) + g)
+        x = y.mean()
+    assert run.x.item() == pytest.approx(x, abs=1e-14)
+
+
+def test_mirror_descent_with_total_is_scaffold_s_without_local_steps() -> None:
+    """γ_l = 0: the τ mappings of a round are all taken at its start, and their sum is the step."""
+    run = fl.train(toy(start=2.0), fl.MirrorDescent(lr=0.02, total=True), rounds=3, steps=4)
+    x = 2.0
+    for _ in range(3):
+        x = x - 0.02 * sum((TOY_A * (x - TOY_B)).mean() for _ in range(4))
+    assert run.x.item() == pytest.approx(x, abs=1e-14)
+
+
 def test_scaffnew_is_scaffold_with_all_clients_and_gradient_descent_with_one_step() -> None:
     a, b = _equal(fl.Scaffnew(lr=DECAY), fl.Scaffold(lr=DECAY), ALL)
     torch.testing.assert_close(_kept(a)["h"], _kept(b)["c"] - b.state.c, rtol=0, atol=1e-12)
@@ -275,6 +374,21 @@ def test_scaffnew_keeps_its_shifts_at_mean_zero_for_uneven_clients() -> None:
         (lambda: fl.FedCOMGATE(lr=0.1, gamma=-1.0), "gamma is -1"),
         (lambda: fl.FedAdam(lr=0.1, beta1=2.0), "beta1 is 2"),
         (lambda: fl.FedPVR(lr=0.1, momentum=1.5), r"momentum is 1\.5"),
+        (lambda: fl.FedAvg(lr=0.1, momentum_reset=False), "momentum_reset=False needs momentum"),
+        (lambda: fl.FedPVR(lr=0.1, momentum_reset=False), "momentum_reset=False needs momentum"),
+        (lambda: fl.FedPVR(lr=0.1, option="III"), "no option 'III'"),
+        (lambda: fl.FedCOMGATE(lr=0.1, own="mine"), "no own direction 'mine'"),
+        (lambda: fl.Mime(lr=0.1, batch=0), "batch is 0"),
+        (lambda: fl.Mime(lr=0.1, beta=DECAY), "beta is Exponential"),
+        (lambda: fl.FedGLOMO(lr=0.1, beta=1.5), r"beta is 1\.5"),
+        (
+            lambda: fl.FedGLOMO(lr=0.1, beta=fl.schedules.Constant(0.1, per="step")),
+            "beta changes with the rounds",
+        ),
+        (
+            lambda: fl.train(uneven(), fl.FedGLOMO(lr=0.1, beta=lambda k: 2.0 * k), rounds=2),
+            r"beta is 2\.0: must be in \[0, 1\]",
+        ),
         (lambda: fl.ScaffoldM(lr=0.1, beta=0.0), "beta is 0"),
         (lambda: fl.Mime(lr=0.1, optimizer="adam"), "no optimizer 'adam'"),
         (

@@ -35,6 +35,11 @@ METHODS = {
         lambda lr, x: fl.FedAvg(lr, momentum=0.8, server_lr=1.3),
         lambda x, plan: more.fedavg(x, plan, 1.3, momentum=0.8),
     ),
+    "fedavg-m-kept": (
+        "uneven",
+        lambda lr, x: fl.FedAvg(lr, momentum=0.8, server_lr=1.3, momentum_reset=False),
+        lambda x, plan: more.fedavg(x, plan, 1.3, momentum=0.8, reset=False),
+    ),
     "server-momentum": (
         "uneven",
         lambda lr, x: fl.FedAvg(lr, server=SGDM),
@@ -55,6 +60,11 @@ METHODS = {
         partial(pvr, momentum=0.9),
         lambda x, plan: more.fedpvr(x, plan, mask_of(x), 1.3, 0.9),
     ),
+    "fedpvr-m-kept": (
+        "uneven",
+        partial(pvr, momentum=0.9, momentum_reset=False),
+        lambda x, plan: more.fedpvr(x, plan, mask_of(x), 1.3, 0.9, reset=False),
+    ),
     "fedlomo": (
         "uneven",
         lambda lr, x: fl.FedLOMO(lr),
@@ -74,6 +84,11 @@ METHODS = {
         "uneven",
         lambda lr, x: fl.FedGLOMO(lr, beta=0.6, damping=0.8),
         lambda x, plan: more.fedglomo(x, plan, 0.6, 0.8),
+    ),
+    "fedglomo-schedule": (
+        "uneven",
+        lambda lr, x: fl.FedGLOMO(lr, beta=lambda k: 0.7 * 0.8**k),
+        lambda x, plan: more.fedglomo(x, plan, lambda k: 0.7 * 0.8**k),
     ),
     "mime-sgdm": (
         "uneven",

@@ -81,6 +81,28 @@ def test_two_gaussians_is_the_papers_toy() -> None:
     assert spread(mixed) < 0.4 * spread(task)
 
 
+@pytest.mark.parametrize(("std", "smooth", "zeta"), [(0.25, 0.189, 0.407), (0.5, 0.182, 0.398)])
+def test_the_toys_constants_are_the_papers_for_a_standard_deviation_of_a_quarter(
+    std: float, smooth: float, zeta: float
+) -> None:
+    """The paper: L = max‖∇²F‖ ≈ 0.190, D = ‖x⁰ − x*‖ ≈ 2, and ζ = max_i‖∇F_i − ∇F‖ ≈ 0.407 at local points
+    (its equation 3), the furthest of which is the outlier's own optimum. Means over data sets."""
+    found = []
+    for seed in range(8):
+        task = fl.problems.two_gaussians(clients=20, std=std, start=1.0, seed=seed)
+        x, y = task.data
+        bias = torch.linspace(-6, 2, 401, dtype=torch.float64)
+        p = torch.sigmoid(x.sum(1)[:, None] + bias)  # each point's at each bias
+        own = (p - (y[:, None] > 0).double()).reshape(20, 100, -1).mean(1)  # ∇F_i
+        at = own[19].abs().argmin()
+        apart = (own[:, at] - own[:, at].mean()).abs().max()
+        there = _gradients(task, bias[at, None])[:, 0]
+        torch.testing.assert_close(there, own[:, at], rtol=0, atol=1e-12)
+        far = (task.start(0)[0] - task.optimum).abs()
+        found.append([(p * (1 - p)).mean(0).max().item(), apart.item(), far.item()])
+    assert np.mean(found, 0) == pytest.approx([smooth, zeta, 2.04], abs=4e-3)
+
+
 def test_more_local_steps_start_faster_and_end_worse_on_the_toy() -> None:
     task = fl.problems.two_gaussians(clients=2)
     few, many = (fl.train(task, fl.FedAvg(lr=0.2), rounds=25, steps=steps) for steps in (10, 200))

@@ -49,6 +49,19 @@ def test_the_quadratic_game_has_the_constants_asked_for() -> None:
     assert apart == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize("make", [fl.problems.quadratic_game, fl.problems.bilinear_game])
+def test_the_pairwise_zeta_is_the_papers(make) -> None:
+    """Definition 6 bounds ‖G_i(z) − G_j(z)‖; for δ = 0 it is the same at every z."""
+    task = make(clients=6, dim=3, zeta=3.0, delta=0.0, pairwise=True)
+    m, v = task.data
+    for z in (task.optimum, _random(task)):
+        g = m @ z + v
+        assert torch.cdist(g, g).max().item() == pytest.approx(3.0)
+    plain = make(clients=6, dim=3, zeta=3.0, delta=0.0)
+    g = plain.data[0] @ plain.optimum + plain.data[1]
+    assert torch.cdist(g, g).max().item() > 3.5
+
+
 @pytest.mark.parametrize("scaling", ["printed", "regression"])
 def test_the_papers_problem_is_17_and_18(scaling: str) -> None:
     task = fl.problems.saddle_regression(s=3.0, clients=4, dim=2, lam=0.1, scaling=scaling)

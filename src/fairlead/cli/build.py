@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from fairlead.compress import parse as parse_compressor
 from fairlead.engine.processes.ranks import local_device
 from fairlead.errors import FairleadError, unknown
 from fairlead.methods import METHODS, PRESETS
-from fairlead.schedules import parse
+from fairlead.schedules import Rate, parse
 from fairlead.task.catalog import TASKS, make_task
 from fairlead.task.task import Task
 
@@ -25,6 +25,19 @@ SERVERS: dict[str, Callable[..., Any]] = {
     "adam": torch.optim.Adam,
     "adagrad": torch.optim.Adagrad,
 }
+
+OTHER_NAMES = {"first_batch": "batch"}
+"""Flags that also set a setting with another name."""
+
+
+def with_flags(names: Iterable[str]) -> set[str]:
+    """The names of a method's settings, and of the flags that set them.
+
+    >>> sorted(with_flags(["lr", "batch"]))
+    ['batch', 'first_batch', 'lr']
+    """
+    known = set(names)
+    return known | {flag for flag, own in OTHER_NAMES.items() if own in known}
 
 
 def build_task(s: dict[str, Any]) -> Task:
@@ -52,6 +65,9 @@ def build_method(name: str, s: dict[str, Any], lr: float) -> Any:
     kind = METHODS[base]
     given = {**more, **{k: s[k] for k in METHOD_SETTINGS if s[k] is not None}}
     fields = {field.name for field in dataclasses.fields(kind)}
+    for flag, name_of in OTHER_NAMES.items():
+        if flag in given and flag not in fields:
+            given[name_of] = given.pop(flag)
     own = pairs(s["set"])
     if "lr" in own:
         raise FairleadError("the step size cannot be set with --set: give it as --lr or --grid")
@@ -61,17 +77,47 @@ def build_method(name: str, s: dict[str, Any], lr: float) -> Any:
         inner = build_method(str(given.pop("method", "scaffold-s")), {**s, "set": rest}, lr)
         return _construct(kind, {k: v for k, v in given.items() if k in fields} | {"method": inner})
     if "server" in fields and isinstance(given.get("server"), str):
-        if given["server"] not in SERVERS:
-            raise unknown("server optimizer", given["server"], SERVERS)
         rate = float(given.pop("server_lr", 1.0))
-        given["server"] = partial(SERVERS[given["server"]], lr=rate)
+        given["server"] = partial(_server(given["server"]), lr=rate)
     if "compressor" in given:
         given["compressor"] = parse_compressor(given["compressor"])
     if isinstance(given.get("layers"), str):
-        text = given["layers"]
-        given["layers"] = int(text) if text.lstrip("-").isdigit() else text.split(",")
+        given["layers"] = _layers(given["layers"])
+    if isinstance(given.get("beta"), str):
+        given["beta"] = _beta(given["beta"], s["rounds"])
     rate = parse(lr, s["schedule"] or more.get("schedule"), s["rounds"])
     return _construct(kind, {k: v for k, v in given.items() if k in fields} | {"lr": rate})
+
+
+def _server(text: str) -> Callable[..., Any]:
+    """A server optimizer from its name, with momentum:0.7 for another momentum."""
+    name, colon, momentum = text.partition(":")
+    if name not in SERVERS:
+        raise unknown("server optimizer", name, SERVERS)
+    if not colon:
+        return SERVERS[name]
+    try:
+        if name == "momentum" and 0 <= (value := float(momentum)) < 1:
+            return partial(SERVERS[name], momentum=value)
+    except ValueError:
+        pass
+    raise FairleadError(f"server is '{text}': write momentum:0.7, with a number in [0, 1)")
+
+
+def _layers(text: str) -> int | str | list[str]:
+    if text.startswith("from:"):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else text.split(",")
+
+
+def _beta(text: str, rounds: int) -> Rate:
+    """A number, or a schedule over rounds: 0.2:exponential:0.99."""
+    number, _, schedule = text.partition(":")
+    try:
+        value = float(number)
+    except ValueError as error:
+        raise FairleadError(f"beta is '{text}': give a number, or 0.2:exponential:0.99") from error
+    return parse(value, schedule or None, rounds)
 
 
 def _construct(kind: Any, settings: dict[str, Any]) -> Any:
@@ -93,7 +139,7 @@ def build_methods(names: list[str], s: dict[str, Any], lr: float) -> dict[str, A
     fields |= {f.name for m in methods.values() if "method" in fields for f in _inner_fields(m)}
     labels = " and ".join(methods)
     for key in METHOD_SETTINGS:
-        if s[key] is not None and key not in fields:
+        if s[key] is not None and key not in with_flags(fields):
             reasons = (m.refuses[key] for m in methods.values() if key in m.refuses)
             why = next(reasons, "leave it out")
             raise FairleadError(f"{key.replace('_', ' ')} is not supported by {labels}: {why}")

@@ -21,7 +21,7 @@ from fairlead.cli.common import (
     table,
     title,
 )
-from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target, workers
+from fairlead.cli.settings import AXES, DEFAULTS, execution, local, numbers, target, workers
 from fairlead.cli.write import (
     folder_for,
     prepare_comparison,
@@ -90,7 +90,7 @@ def _run(s: dict[str, Any], resume: bool) -> None:
             kept["out"] = Recorder(folder, more=more, overwrite=replace, resume=resume or again)
     work = local(s)
     if launched():
-        work["engine"] = Distributed(s["engine"], timeout=s["timeout"], memories=s["memories"])
+        work["engine"] = Distributed(s["engine"], timeout=s["timeout"], **execution(s))
     say_memory(built, [chosen], rounds=s["rounds"], **work)
     result = train(
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"], built),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.data.batches import Geometric
+from fairlead.data.sampling import AllFirst, Always, Cohorts
 from fairlead.engine.processes.workers import Workers
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import FairleadError, unknown
@@ -18,13 +19,14 @@ from fairlead.task.metrics import Better
 from fairlead.task.task import Task
 
 METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
-                   "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
+                   "momentum_reset", "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
 
 DEFAULTS: dict[str, Any] = {
     "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
-    "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "lr": None,
+    "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "drop_last": False, "replacement": False, "lr": None,
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
-    "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto", "dtype": None,
+    "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto",
+    "precision": "auto", "compile": "auto", "dtype": None,
     "eval_every": 1, "objective": True, "drift": False, "checkpoint_every": None, "track": None,
     "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
@@ -42,6 +44,7 @@ WORDS = (
     "method",
     "methods",
     "server",
+    "precision",
     "task_set",
     "track",
     "figure",
@@ -69,37 +72,58 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "clients": (int, "number of clients"),
     "model": (
         str,
-        "softmax, mlp, cnn, vgg11, resnet8 (with -bn for BatchNorm); gru or transformer for text",
+        "softmax, mlp (mlp:600x600 for these widths), cnn, vgg11, resnet8 (with -bn for BatchNorm); "
+        "gru or transformer for text",
     ),
     "rounds": (int, "communication rounds"),
-    "cohort": (str, "clients per round: a number or a fraction; all by default"),
+    "cohort": (
+        str,
+        "clients per round: a number or a fraction, all-first:25 for all in the first round, always:19+1 for "
+        "client 19 and one other; all by default",
+    ),
     "batch_size": (str, "samples per step: a number or a fraction of the client's data"),
     "steps": (
         str,
         "local steps per round: a number, or random:0.05 to synchronize with that probability",
     ),
     "epochs": (int, "local epochs per round; 1 by default"),
+    "drop_last": (bool, "skip an epoch's short last batch"),
+    "replacement": (bool, "draw every batch independently"),
     "lr": (float, "local step size (compare: instead of a grid)"),
     "grid": (str, "step sizes to try for every method"),
     "schedule": (str, "exponential:0.99, cosine, multistep:50,80 or inverse-sqrt"),
     "server_lr": (float, "the server's step size"),
     "compressor": (str, "for uploads: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:0.1, bfloat16"),
     "momentum": (float, "momentum of local steps, if the method has it"),
-    "beta": (float, "momentum of FedGLOMO, Mime and SCAFFOLD-M"),
+    "momentum_reset": (bool, "start local momentum anew every round; else clients keep it"),
+    "beta": (
+        str,
+        "momentum of FedGLOMO, Mime and SCAFFOLD-M; FedGLOMO's may be a schedule, 0.2:exponential:0.99",
+    ),
     "alpha": (float, "FedDyn's regularization"),
     "damping": (float, "damping of FedLOMO's and FedGLOMO's local momentum"),
-    "first_batch": (int, "samples in FedLOMO's and FedGLOMO's first gradient; all by default"),
+    "first_batch": (
+        int,
+        "samples in FedLOMO's and FedGLOMO's first gradient, and in Mime's at the model; all by default",
+    ),
     "gamma": (float, "FedCOMGATE's server step"),
-    "layers": (str, "layers FedPVR corrects: -3 for the last three, or comma-separated names"),
+    "layers": (
+        str,
+        "layers FedPVR corrects: -3 for the last three, from:16 for the parameter tensors from number 16 on, "
+        "or comma-separated names",
+    ),
     "set": (str, "the method's other settings, comma-separated: a=0.3,p=0.2,tau=0.01"),
     "x": (
         str,
         "the figure's x axis: round, bits, bits_up, gradients, communications (as in the paper), exchanges or seconds",
     ),
-    "server": (str, "the server's optimizer: sgd, momentum, adam or adagrad"),
+    "server": (
+        str,
+        "the server's optimizer: sgd, momentum (momentum:0.7 for 0.7), adam or adagrad",
+    ),
     "mu": (float, "FedProx's proximal weight"),
-    "option": (str, "SCAFFOLD's option, I or II"),
-    "warm_start": (bool, "start SCAFFOLD from the clients' gradients"),
+    "option": (str, "the option of SCAFFOLD and FedPVR, I or II"),
+    "warm_start": (bool, "start SCAFFOLD and FedPVR from the clients' gradients"),
     "weighting": (str, "uniform or size"),
     "dropout": (float, "probability that a sampled client drops out"),
     "target": (str, 'metric value to reach: accuracy=0.9, "accuracy>0.9" or "loss<0.1"'),
@@ -113,6 +137,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
         "processes that share a round's clients on a CPU: a number, or auto to measure",
     ),
     "memories": (str, "where client state is stored: auto, device, host or disk"),
+    "precision": (str, "of local gradients: auto, float32, tf32 or bfloat16"),
+    "compile": (str, "compile local steps on a GPU: auto, true, false or tuned"),
     "timeout": (float, "seconds after which an unresponsive process counts as lost"),
     "dtype": (str, "float32 or float64; the task's own by default"),
     "eval_every": (int, "rounds between evaluations"),
@@ -193,6 +219,26 @@ def number(text: Any) -> Any:
         raise FairleadError(f"'{text}' is not a number: give a count or a fraction") from error
 
 
+def cohort(text: Any) -> Cohorts:
+    """Clients per round: a count, a fraction, all-first:… or always:….
+
+    >>> cohort("0.2"), cohort("all-first:25"), cohort("always:3,19+1")
+    (0.2, AllFirst(size=25), Always(ids=(3, 19), more=1))
+    """
+    kind, colon, rest = str(text).partition(":")
+    if not colon:
+        return number(text)
+    if kind == "all-first":
+        return AllFirst(number(rest))
+    if kind != "always":
+        raise unknown("kind of cohort", kind, ["all-first", "always"])
+    ids, _, more = rest.partition("+")
+    try:
+        return Always(tuple(int(i) for i in ids.split(",")), int(more or 0))
+    except ValueError as error:
+        raise FairleadError(f"cohort is '{text}': write for example always:19+1") from error
+
+
 def numbers(text: Any) -> list[float]:
     parts = text if isinstance(text, list) else [p for p in str(text).split(",") if p]
     try:
@@ -248,13 +294,24 @@ def workers(text: Any) -> Workers:
     raise FairleadError(f"workers is '{text}': give a number of processes, or auto")
 
 
+def execution(s: dict[str, Any]) -> dict[str, Any]:
+    """The settings of `Simulate` besides its mode."""
+    words = {"auto": "auto", "tuned": "tuned", "true": True, "false": False}
+    compile = str(s["compile"]).lower()
+    if compile not in words:
+        raise unknown("way to compile", compile, words)
+    return {"memories": s["memories"], "precision": s["precision"], "compile": words[compile]}
+
+
 def local(s: dict[str, Any]) -> dict[str, Any]:
     """The settings of `train` that a run and a comparison share."""
-    engine, memories = s["engine"], s["memories"]
+    engine, how = s["engine"], execution(s)
+    plain = all(value == "auto" for value in how.values())
     return {
-        "cohort": number(s["cohort"]), "batch_size": number(s["batch_size"]), "steps": steps(s["steps"]),
-        "epochs": s["epochs"], "weighting": s["weighting"], "dropout": s["dropout"],
-        "engine": engine if memories == "auto" else Simulate(engine, memories=memories),
+        "cohort": cohort(s["cohort"]), "batch_size": number(s["batch_size"]), "steps": steps(s["steps"]),
+        "epochs": s["epochs"], "drop_last": s["drop_last"], "replacement": s["replacement"],
+        "weighting": s["weighting"], "dropout": s["dropout"],
+        "engine": engine if plain else Simulate(engine, **how),
         "eval_every": s["eval_every"], "objective": s["objective"],
         "drift": s["drift"],
     }  # fmt: skip

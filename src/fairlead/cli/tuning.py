@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.build import build_methods, build_task
+from fairlead.cli.build import build_methods, build_task, with_flags
 from fairlead.cli.common import app, fail, out, say_split, table, title
 from fairlead.cli.settings import (
     DEFAULTS,
@@ -90,7 +90,7 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
 def best_settings(result: Tuning, label: str, name: str, s: dict[str, Any]) -> dict[str, Any]:
     """The settings for `fairlead run` to train a method's best trial."""
     entry, trial = result.entries[label], result.best_trial(label)
-    known = fields_of(entry.method)
+    known = with_flags(fields_of(entry.method))
     found = {key: s[key] for key in DEFAULTS if key not in NOT_COPIED and s[key] is not None}
     own = {key: s[key] for key in METHOD_SETTINGS if s[key] is not None and key in known}
     rest = {key: value for key, value in pairs(s["set"]).items() if key in known}

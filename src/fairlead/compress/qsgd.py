@@ -23,7 +23,9 @@ class QSGD(Compressor):
 
     bits: b gives s = 2^b − 1 levels; or give `levels`. wire: "fixed" packs every coordinate into
     ⌈log2(2s + 1)⌉ bits; "elias" writes the gaps and levels of the nonzero coordinates in Elias
-    gamma code, which is shorter when they are few. A vector with a non-finite norm decodes to NaN,
+    gamma code, which is shorter when they are few. With b bits the fixed format takes b + 1 per coordinate,
+    one for the sign: the "equal budget" of FedGLOMO's paper, two vectors of 2 bits against one of 4,
+    is really 6 bits against 5 (and 4 against 8 is 10 against 9). A vector with a non-finite norm decodes to NaN,
     one too small for its precision to zero.
     """
 

@@ -36,6 +36,8 @@ class Arrays:
     groups: Array | None = None
     groups_test: Array | None = None
     group_names: tuple[str, ...] = ()
+    extra: Arrays | None = None
+    """Further training samples of other clients."""
 
 
 def read_idx(path: Path) -> Bytes:
@@ -191,7 +193,8 @@ def _npy(data: bytes) -> Array:
 
 def from_npz(path: Path) -> Arrays:
     """x_train and y_train, optionally x_test and y_test, each sample's client in writer_train and
-    writer_test, and the clients' names in writer_ids."""
+    writer_test, and the clients' names in writer_ids; further clients in x_extra, y_extra, writer_extra and
+    extra_writer_ids."""
     found = read_npz(path)
     for name in ("x_train", "y_train"):
         if name not in found:
@@ -199,12 +202,23 @@ def from_npz(path: Path) -> Arrays:
     test = (found["x_test"], found["y_test"]) if {"x_test", "y_test"} <= found.keys() else None
     if test is not None and len(test[0]) == 0:
         test = None
-    for part in ("train", "test"):
+    for part in ("train", "test", "extra"):
         _check_lengths(path, found, [f"{k}_{part}" for k in ("x", "y", "writer")])
-        if "writer_ids" in found and f"writer_{part}" in found:
-            check_labels(
-                found[f"writer_{part}"], len(found["writer_ids"]), f"{path}, writer_{part}"
+        ids = "extra_writer_ids" if part == "extra" else "writer_ids"
+        if ids in found and f"writer_{part}" in found:
+            check_labels(found[f"writer_{part}"], len(found[ids]), f"{path}, writer_{part}")
+    extra = None
+    if {"x_extra", "y_extra"} <= found.keys() and len(found["x_extra"]):
+        if found["x_extra"].shape[1:] != found["x_train"].shape[1:]:
+            raise FairleadError(
+                f"{path} has an x_extra of another shape than x_train: save it again"
             )
+        extra = Arrays(
+            channels_first(found["x_extra"]),
+            found["y_extra"],
+            groups=found.get("writer_extra"),
+            group_names=tuple(str(name) for name in found.get("extra_writer_ids", ())),
+        )
     return Arrays(
         channels_first(found["x_train"]),
         found["y_train"],
@@ -213,6 +227,7 @@ def from_npz(path: Path) -> Arrays:
         found.get("writer_train"),
         found.get("writer_test") if test else None,
         tuple(str(name) for name in found.get("writer_ids", ())),
+        extra,
     )
 
 

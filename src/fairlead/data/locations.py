@@ -130,7 +130,8 @@ def read(source: Source, location: Location) -> Arrays:
         found = formats.from_npz(name)
     else:
         found = source.read(location.paths)
-    for x, y in ((found.x, found.y), (found.x_test, found.y_test)):
+    extra = (None, None) if found.extra is None else (found.extra.x, found.extra.y)
+    for x, y in ((found.x, found.y), (found.x_test, found.y_test), extra):
         if x is not None and y is not None:
             _check(source, x, y, name)
     return found

@@ -181,6 +181,45 @@ class AllFirst(Uniform):
 
 
 @dataclass(frozen=True)
+class Always(Sampler):
+    """The clients `ids` in every round, and `more` of the others, uniformly without replacement.
+
+    >>> cohort = Always([19], more=1).cohort(seed=0, round=5, clients=20)  # one of the others and 19
+    >>> len(cohort), int(cohort[1])
+    (2, 19)
+    """
+
+    ids: Sequence[int]
+    more: int = 0
+
+    def cohort(self, seed: int, round: int, clients: int) -> Ids:
+        return self.cohorts(seed, range(round, round + 1), clients)[0]
+
+    def cohorts(self, seed: int, rounds: range, clients: int) -> list[Ids]:
+        fixed = np.sort(np.asarray(self.ids, dtype=np.int64))
+        if not self.more:
+            return [fixed] * len(rounds)
+        drawn = np.stack(_uniform(seed, rounds, clients - len(fixed), self.more))
+        for client in fixed:  # the k-th of the others, as a client's number
+            drawn += drawn >= client
+        return [np.sort(np.r_[fixed, ids]) for ids in drawn]
+
+    def most(self, clients: int, rounds: int) -> int:
+        return min(clients, len(self.ids) + rounds * self.more)
+
+    def check(self, clients: int, rounds: int) -> None:
+        ids = list(self.ids)
+        if not ids or len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) >= clients:
+            raise FairleadError(
+                f"the clients in every cohort are {ids}: give distinct ids in 0 … {clients - 1}"
+            )
+        if not 0 <= self.more <= clients - len(ids):
+            raise FairleadError(
+                f"more is {self.more}, but {clients - len(ids)} of the {clients} clients are left to sample"
+            )
+
+
+@dataclass(frozen=True)
 class Replay(Sampler):
     """Given cohorts, one list of client ids per round."""
 

@@ -77,6 +77,33 @@ class Dataset:
         y, y_test = (torch.where(t == label, 1.0, -1.0) for t in (self.y, self.y_test))
         return replace(self, name=f"{self.name}, {label} against others", y=y, y_test=y_test)
 
+    def half_digits(self, seed: int = 0) -> Dataset:
+        """The digits (labels 0–9) sampled down to as many as there are letters, in both parts: half of the
+        samples, as in EMNIST ByClass, where they are 49.5 %."""
+        if self.y.is_floating_point() or self.classes <= 10:
+            raise FairleadError(
+                f"{self.name} has no letters: only digits and letters are resampled"
+            )
+        rng = np.random.default_rng(seed)
+        kept, test = (_half_digits(y, rng) for y in (self.y, self.y_test))
+        return replace(
+            self,
+            name=f"{self.name}, half digits",
+            x=self.x[kept],
+            y=self.y[kept],
+            x_test=self.x_test[test],
+            y_test=self.y_test[test],
+            groups=None if self.groups is None else self.groups[kept],
+            groups_test=None if self.groups_test is None else self.groups_test[test],
+        )
+
+
+def _half_digits(y: Tensor, rng: np.random.Generator) -> Tensor:
+    """The positions that are kept, in order."""
+    letters, numbers = (torch.nonzero(part)[:, 0] for part in (y >= 10, y < 10))
+    chosen = rng.permutation(len(numbers))[: len(letters)]
+    return torch.cat([letters, numbers[torch.from_numpy(chosen)]]).sort().values
+
 
 def digits(test_share: float = 0.2, seed: int = 0) -> Dataset:
     """Handwritten digits in [0, 1] (Alpaydin and Kaynak 1998); the seed determines the test part."""
@@ -106,16 +133,30 @@ def _embedded(name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return getattr(datasets, name)(return_X_y=True)
 
 
-def load(name: str, data: str | Path | None = None, progress: bool | None = None) -> Dataset:
+def load(
+    name: str,
+    data: str | Path | None = None,
+    progress: bool | None = None,
+    extra: bool = False,
+) -> Dataset:
     """A data set from SOURCES, or your own stored as NAME.npz.
 
     It is read from the folder `data` or $FAIRLEAD_DATA, else from the cache, else downloaded to the
-    cache. If it has no test part, a fixed tenth of its samples is held out as one.
+    cache. If it has no test part, a fixed tenth of its samples is held out as one. extra: also the
+    training samples of further clients, if its npz file has them (FEMNIST's few-shot writers).
     """
     source = _source(name, data)
     if source.name == "digits":
+        found = None
+    else:
+        found = locations.read(source, _located(source, data, progress))
+    if extra and (found is None or found.extra is None):
+        raise FairleadError(
+            f"{source.name} has no extra clients here: they are x_extra, y_extra and writer_extra of an npz file"
+        )
+    if found is None:
         return digits()
-    return _dataset(source, locations.read(source, _located(source, data, progress)))
+    return _dataset(source, _with_extra(found) if extra else found)
 
 
 class Row(NamedTuple):
@@ -230,6 +271,29 @@ def _dataset(source: Source, found: Arrays) -> Dataset:
         groups,
         groups_test,
         found.group_names,
+    )
+
+
+def _with_extra(found: Arrays) -> Arrays:
+    """The training samples of the extra clients added, as clients of their own."""
+    extra = found.extra
+    assert extra is not None
+    if (
+        found.x_test is None
+    ):  # before the extra clients are added, so that the test part stays the same
+        found = _hold_out(found)
+    groups, own = None, found.groups
+    if own is not None and extra.groups is not None:
+        parts = [g for g in (own, found.groups_test) if g is not None and len(g)]
+        first = len(found.group_names) or 1 + max(int(g.max()) for g in parts)
+        groups = np.concatenate([own.astype(np.int64), extra.groups.astype(np.int64) + first])
+    return replace(
+        found,
+        x=np.concatenate([found.x, extra.x]),
+        y=np.concatenate([found.y, extra.y]),
+        groups=groups,
+        groups_test=None if groups is None else found.groups_test,
+        group_names=(*found.group_names, *extra.group_names) if groups is not None else (),
     )
 
 

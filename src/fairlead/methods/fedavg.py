@@ -8,7 +8,7 @@ lr: η_l     server_lr: η_g     mu: μ, the weight of the proximal term μ/2·�
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from fairlead.compress import QSGD, Compressor
 from fairlead.core.method import Algorithm, Client, Cohort, Step
 from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError
-from fairlead.methods.server import ServerStep, Slots
+from fairlead.methods.momentum import LocalMomentum
+from fairlead.methods.server import Slots
 from fairlead.schedules import Rate
 
 
@@ -28,6 +29,12 @@ class Server(State):
     slots: Slots
 
 
+class Kept(Memory):
+    """A client's momentum buffer, where it is kept between rounds."""
+
+    buffer: Tensor
+
+
 class Drift(Upload):
     """How far a client moved."""
 
@@ -35,11 +42,11 @@ class Drift(Upload):
 
 
 @dataclass(frozen=True)
-class FedAvg(ServerStep, Algorithm[Server, Memory]):
+class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
     """Local SGD, then average.
 
-    momentum: of the local steps, as in PyTorch, with a new buffer every round. compressor: applied to
-    what clients send.
+    momentum: of the local steps, as in PyTorch. momentum_reset: start the buffer anew every round, or
+    else let clients keep it. compressor: applied to what clients send.
 
     >>> FedAvg(lr=0.1, momentum=0.9).lr
     0.1
@@ -47,29 +54,26 @@ class FedAvg(ServerStep, Algorithm[Server, Memory]):
 
     paper: ClassVar[str] = "fedavg"
     lr: Rate
-    momentum: float = field(default=0.0, kw_only=True)
     compressor: Compressor | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise FairleadError(f"momentum is {self.momentum}: must be in [0, 1)")
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, slots={})
+
+    def memory(self, x: Tensor) -> Kept | None:
+        return None if self.momentum_reset else Kept(buffer=torch.zeros_like(x))
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x).mean
         x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # x ← x + η_g·mean Q(y − x)
         return Server(x=x, slots=slots)
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
-        y, buffer = x, torch.zeros_like(x)
+    def local(self, client: Client[Kept], x: Tensor) -> Drift | tuple[Drift, Kept]:
+        y, buffer = x, torch.zeros_like(x) if self.momentum_reset else client.memory.buffer
         for step in client.steps(self.lr):
-            g = self.direction(step, y, x)
-            buffer = self.momentum * buffer + g if self.momentum else g
+            buffer = self.pushed(step, buffer, self.direction(step, y, x))
             y = step.at(y - step.lr * buffer)
-        return client.encode(Drift(dy=y - x), self.compressor)
+        sent = client.encode(Drift(dy=y - x), self.compressor)
+        return sent if self.momentum_reset else (sent, Kept(buffer=buffer))
 
     def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
         """The gradient of what a client minimizes."""

@@ -7,13 +7,16 @@ The paper sends Q((w − y)/η), τ times the mean of the round's directions. He
 D_i = Q((w − y)/Σ_k η_k), that mean itself, and its Σ_k η_k; then δ_i ← δ_i + D_i − D, and the server
 steps by γ·mean(Ση)·D. For equal clients this is the same (Q scales with its argument); for clients with
 different numbers of steps, δ_i remains a difference of mean gradients and mean δ_i remains 0.
+
+A client's own D_i in its tracking term is the quantized one, which the server also has; `own="exact"` is
+the other reading, with (w − y)/Σ_k η_k before quantization. Then mean δ_i drifts by the quantization errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +24,7 @@ from torch import Tensor
 from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
-from fairlead.errors import FairleadError, positive
+from fairlead.errors import FairleadError, positive, unknown
 from fairlead.schedules import Rate
 
 
@@ -32,10 +35,10 @@ class Server(State):
 
 
 class Kept(Memory):
-    """The tracking term, and what was sent in this round."""
+    """The tracking term, and the client's own D_i of this round."""
 
     delta: Tensor
-    sent: Tensor
+    d: Tensor
 
 
 class Mean(Upload):
@@ -54,7 +57,10 @@ class Nothing(Upload):
 
 @dataclass(frozen=True)
 class FedCOMGATE(Algorithm[Server, Kept]):
-    """Local SGD with gradient tracking and compressed messages; two exchanges per round."""
+    """Local SGD with gradient tracking and compressed messages; two exchanges per round.
+
+    own: the client's own direction in its tracking term, "quantized" as it was sent, or "exact".
+    """
 
     paper: ClassVar[str] = "fedcomgate"
     refuses: ClassVar[Mapping[str, str]] = {
@@ -63,10 +69,13 @@ class FedCOMGATE(Algorithm[Server, Kept]):
     }
     lr: Rate
     gamma: float = 1.0
+    own: Literal["quantized", "exact"] = "quantized"
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
         positive("gamma", self.gamma)
+        if self.own not in ("quantized", "exact"):
+            raise unknown("own direction", str(self.own), ["quantized", "exact"])
         if self.compressor is not None and not self.compressor.unbiased:
             raise FairleadError(
                 f"FedCOMGATE needs an unbiased compressor, but {self.compressor} is biased: use QSGD or RandK"
@@ -76,7 +85,7 @@ class FedCOMGATE(Algorithm[Server, Kept]):
         return Server(x=x)
 
     def memory(self, x: Tensor) -> Kept:
-        return Kept(delta=torch.zeros_like(x), sent=torch.zeros_like(x))
+        return Kept(delta=torch.zeros_like(x), d=torch.zeros_like(x))
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, w=s.x).mean
@@ -89,9 +98,8 @@ class FedCOMGATE(Algorithm[Server, Kept]):
             y = step.at(y - step.lr * (step.grad(y) - delta))
         mean = Mean(d=(w - y) / client.moved, moved=client.moved)
         sent = client.encode(mean, self.compressor)
-        return sent, Kept(delta=delta, sent=sent.d)
+        return sent, Kept(delta=delta, d=sent.d if self.own == "quantized" else mean.d)
 
     def track(self, client: Client[Kept], d: Tensor) -> tuple[Nothing, Kept]:
         kept = client.memory
-        delta = kept.delta + kept.sent - d  # with D_i as decoded by the server
-        return Nothing(), Kept(delta=delta, sent=kept.sent)
+        return Nothing(), Kept(delta=kept.delta + kept.d - d, d=kept.d)

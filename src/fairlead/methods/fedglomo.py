@@ -2,7 +2,7 @@
 
 w: the server's model     v: a client's variance-reduced direction     u: the server's direction
 a = w_k − w_{k,E}, b = w_{k−1} − ŵ_{k−1,E}: a client's steps from the current and the last point
-lr: η_k     beta: β_k     damping: of the local momentum, 1 in the algorithm, 0.8 for heterogeneous clients
+lr: η_k     beta: β_k, a number or a schedule     damping: of the local momentum, 1 in the algorithm, 0.8 for heterogeneous clients
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FedLOMO(Algorithm[Server, Memory]):
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
-        _check_batch(self.first_batch)
+        check_batch("first_batch", self.first_batch)
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x)
@@ -98,9 +98,10 @@ class FedLOMO(Algorithm[Server, Memory]):
         return w
 
 
-def _check_batch(size: int | None) -> None:
+def check_batch(name: str, size: int | None) -> None:
+    """Raise unless it is a number of samples, or None for all."""
     if size is not None and (not isinstance(size, int) or size < 1):
-        raise FairleadError(f"first_batch is {size}: must be at least 1, or None for all samples")
+        raise FairleadError(f"{name} is {size}: must be at least 1, or None for all samples")
 
 
 class GlobalServer(State):
@@ -116,7 +117,11 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     """FedLOMO with momentum at the server too, computed from steps at the last two points.
 
     With a compressor clients send Q(a) and Q(a − b), without one a − (1 − β)b (appendix B). The
-    theory assumes all clients in the first round: `cohort=fl.AllFirst(25)`.
+    theory assumes all clients in the first round: `cohort=fl.AllFirst(25)`. On the "equal budget" of the
+    paper's experiments see `QSGD`. beta: a number, or a schedule over rounds.
+
+    >>> FedGLOMO(lr=0.1, beta=lambda k: 0.2 * 0.98**k).beta(0)
+    0.2
     """
 
     paper: ClassVar[str] = "fedglomo"
@@ -125,15 +130,17 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
         "momentum": "its local momentum is the variance-reducing one, with damping",
     }
     lr: Rate
-    beta: float = 0.2
+    beta: Rate = 0.2
     damping: float = 1.0
     first_batch: int | None = None
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
-        _check_batch(self.first_batch)
-        if not 0 <= self.beta <= 1:
-            raise FairleadError(f"beta is {self.beta}: must be in [0, 1]")
+        check_batch("first_batch", self.first_batch)
+        if getattr(self.beta, "per", "round") != "round":
+            raise FairleadError("beta changes with the rounds: use a schedule with per='round'")
+        if not callable(self.beta):
+            _check_beta(self.beta)
         if self.compressor is not None and not self.compressor.unbiased:
             raise FairleadError(
                 f"FedGLOMO needs an unbiased compressor, but {self.compressor} is biased: use QSGD or RandK"
@@ -143,7 +150,8 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
         return GlobalServer(x=x, last=x, u=torch.zeros_like(x))
 
     def round(self, s: GlobalServer, cohort: Cohort) -> GlobalServer:
-        beta = 1.0 if cohort.first else self.beta  # line 8 is line 10 with β = 1
+        beta = 1.0 if cohort.first else _check_beta(cohort.rate(self.beta))
+        # line 8 is line 10 with β = 1
         if self.compressor is None:
             up = cohort.run(self.combined, w=s.x, last=s.last, beta=beta).mean
             u = (1 - beta) * s.u + up.a
@@ -164,3 +172,9 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     def combined(self, client: Client[Any], w: Tensor, last: Tensor, beta: float) -> Mixed:
         end, end_last = self._walk(client, w, last)
         return Mixed(a=(w - end) - (1 - beta) * (last - end_last))
+
+
+def _check_beta(beta: float) -> float:
+    if not 0 <= beta <= 1:
+        raise FairleadError(f"beta is {beta}: must be in [0, 1]")
+    return beta

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from fairlead.core.domain import Simplex
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError, unknown
-from fairlead.methods.server import ServerStep, Slots
+from fairlead.methods.momentum import LocalMomentum
+from fairlead.methods.server import Slots
 from fairlead.schedules import Rate
 
 
@@ -36,6 +37,18 @@ class Kept(Memory):
     c: Tensor
 
 
+class KeptBuffer(Kept):
+    """Its momentum buffer too, where it is kept between rounds."""
+
+    buffer: Tensor
+
+
+class Start(Upload):
+    """A client's gradient at the starting point, on the part."""
+
+    c: Tensor
+
+
 class Deltas(Upload):
     """A client's step, and the change of its control variate on the part."""
 
@@ -44,24 +57,27 @@ class Deltas(Upload):
 
 
 @dataclass(frozen=True)
-class FedPVR(ServerStep, Algorithm[Server, Kept]):
+class FedPVR(LocalMomentum, Algorithm[Server, Kept]):
     """SCAFFOLD on the last layers, SGD (optionally with momentum) on the others.
 
-    layers: how many of the last layers (−3), names of layers or of parameters, or a 0/1 mask of
-    length d. All of them is SCAFFOLD II, none is FedAvg.
+    layers: how many of the last layers (−3), names of layers or of parameters, "from:16" for the
+        parameter tensors from number 16 on, or a 0/1 mask of length d. All of them is SCAFFOLD, none is FedAvg.
+    option, warm_start: as in `Scaffold`, on the part; the paper has "II" without a warm start.
+    momentum, momentum_reset: of the other layers, as in `FedAvg`; the paper's experiments use 0.9.
     """
 
     paper: ClassVar[str] = "fedpvr"
     lr: Rate
-    layers: int | Sequence[str] | Tensor = -1
-    momentum: float = 0.0
+    layers: int | str | Sequence[str] | Tensor = -1
     compressor: Compressor | None = None
+    option: Literal["I", "II"] = "II"
+    warm_start: bool = False
     part: slice | Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise FairleadError(f"momentum is {self.momentum}: must be in [0, 1)")
+        if self.option not in ("I", "II"):
+            raise unknown("option", str(self.option), ["I", "II"])
 
     def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
         return replace(super().bind(layers, domain), part=_part(self.layers, layers))
@@ -70,7 +86,10 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
         return Server(x=x, c=torch.zeros_like(x[self._at()]), slots={})
 
     def memory(self, x: Tensor) -> Kept:
-        return Kept(c=torch.zeros_like(x[self._at()]))
+        return self._kept(torch.zeros_like(x[self._at()]), torch.zeros_like(x))
+
+    def _kept(self, c: Tensor, buffer: Tensor) -> Kept:
+        return Kept(c=c) if self.momentum_reset else KeptBuffer(c=c, buffer=buffer)
 
     def _at(self) -> slice | Tensor:
         """The coordinates of the part."""
@@ -80,25 +99,40 @@ class FedPVR(ServerStep, Algorithm[Server, Kept]):
             )
         return self.part
 
+    def start(self, s: Server, everyone: Cohort) -> Server:
+        if not self.warm_start:
+            return s
+        return Server(x=s.x, c=everyone.run(self.warm, x=s.x).mean.c, slots=s.slots)
+
+    def warm(self, client: Client[Kept], x: Tensor) -> tuple[Start, Kept]:
+        c_i = client.grad(x)[..., self._at()]
+        return Start(c=c_i), self._kept(c_i, torch.zeros_like(x))
+
     def round(self, s: Server, cohort: Cohort) -> Server:
         up = cohort.run(self.local, x=s.x, c=s.c)
         x, slots = self.advance(s.x, up.mean.dy, s.slots, cohort)  # line 14, corrected for any η_g
         return Server(x=x, c=s.c + up.share * up.mean.dc, slots=slots)  # line 15
 
     def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
-        y, c_i, at, buffer = x, client.memory.c, self._at(), torch.zeros_like(x)
+        y, kept, at = x, client.memory, self._at()
+        c_i, buffer = kept.c, kept.buffer if isinstance(kept, KeptBuffer) else torch.zeros_like(x)
         for step in client.steps(self.lr):
             g = step.grad(y)
-            buffer = self.momentum * buffer + g if self.momentum else g
+            buffer = self.pushed(step, buffer, g)
             d = buffer.clone()  # line 8: SGD elsewhere
             d[..., at] = g[..., at] - c_i + c  # line 9: SCAFFOLD on the part
             y = step.at(y - step.lr * d)
-        c_new = c_i - c + (x[..., at] - y[..., at]) / client.moved  # line 11
+        if self.option == "I":
+            c_new = client.grad(x)[..., at]
+        else:
+            c_new = c_i - c + (x[..., at] - y[..., at]) / client.moved  # line 11
         sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 12
-        return sent, Kept(c=c_new if self.compressor is None else c_i + sent.dc)
+        return sent, self._kept(c_new if self.compressor is None else c_i + sent.dc, buffer)
 
 
-def _part(chosen: int | Sequence[str] | Tensor, layers: Mapping[str, slice]) -> slice | Tensor:
+def _part(
+    chosen: int | str | Sequence[str] | Tensor, layers: Mapping[str, slice]
+) -> slice | Tensor:
     """The coordinates of the chosen layers, as a slice if they are contiguous."""
     d = max(place.stop for place in layers.values())
     if isinstance(chosen, Tensor):
@@ -115,6 +149,8 @@ def _part(chosen: int | Sequence[str] | Tensor, layers: Mapping[str, slice]) -> 
                     f"layers is {chosen}: must be in [−{len(groups)}, 0], to count the last layers"
                 )
             wanted = groups[len(groups) + chosen :]
+        elif isinstance(chosen, str) and chosen.startswith("from:"):
+            wanted = _from(chosen, list(layers))
         else:
             wanted = [chosen] if isinstance(chosen, str) else list(chosen)
         mask = torch.zeros(d, dtype=torch.bool)
@@ -131,3 +167,18 @@ def _part(chosen: int | Sequence[str] | Tensor, layers: Mapping[str, slice]) -> 
         return slice(d, d)
     first, last = int(index[0]), int(index[-1]) + 1
     return slice(first, last) if last - first == len(index) else index
+
+
+def _from(chosen: str, names: list[str]) -> list[str]:
+    """The parameter tensors from a number on, counted from 0 as in the paper's figures.
+
+    >>> _from("from:1", ["0.weight", "0.bias", "1.weight"])
+    ['0.bias', '1.weight']
+    """
+    text = chosen.removeprefix("from:")
+    if not text.isdecimal() or int(text) > len(names):
+        raise FairleadError(
+            f"layers is {chosen}: the model has {len(names)} parameter tensors, so give from:0 to "
+            f"from:{len(names)}"
+        )
+    return names[int(text) :]

@@ -1,6 +1,6 @@
 """Mime and MimeLite, Karimireddy et al. 2020 ("Mime: Mimicking Centralized Stochastic Algorithms").
 
-x: the server's model     y: a client's model     c: mean of ∇f_i(x) over the cohort
+x: the server's model     y: a client's model     c: mean of ∇f_i(x) over the cohort, on all data or a batch
 s: the server's momentum, frozen within a round     beta: β of SGDm     a: the rate of MVR
 
 SGDm: y ← y − η((1 − β)g + βs), then s ← (1 − β)c + βs. MVR has the form of STORM: with c₋ the
@@ -24,6 +24,7 @@ from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError, unknown
+from fairlead.methods.fedglomo import check_batch
 from fairlead.schedules import Rate
 
 
@@ -36,13 +37,13 @@ class Server(State):
 
 
 class Gradient(Upload):
-    """The full gradient at the model."""
+    """The gradient at the model."""
 
     c: Tensor
 
 
 class Gradients(Upload):
-    """Full gradients at the model and at the last one, for MVR."""
+    """Gradients at the model and at the last one, for MVR."""
 
     c: Tensor
     last: Tensor
@@ -55,14 +56,14 @@ class Drift(Upload):
 
 
 class Lite(Upload):
-    """The full gradient at the model, and how far the client moved."""
+    """The gradient at the model, and how far the client moved."""
 
     c: Tensor
     dy: Tensor
 
 
 class LiteMVR(Upload):
-    """`Lite` plus the full gradient at the last model."""
+    """`Lite` plus the gradient at the last model."""
 
     c: Tensor
     last: Tensor
@@ -73,7 +74,8 @@ class LiteMVR(Upload):
 class Mime(Algorithm[Server, Memory]):
     """Local steps that mimic centralized momentum SGD: two exchanges per round.
 
-    optimizer: "sgdm" with `beta`, or "mvr" with the rate `a`.
+    optimizer: "sgdm" with `beta`, or "mvr" with the rate `a`. batch: samples for the gradients at the
+    model (256 in FedGLOMO's experiments), the same ones for both gradients of MVR; None for all.
     """
 
     paper: ClassVar[str] = "mime"
@@ -85,12 +87,14 @@ class Mime(Algorithm[Server, Memory]):
     optimizer: Literal["sgdm", "mvr"] = "sgdm"
     beta: float = 0.9
     a: float = 0.1
+    batch: int | None = None
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
+        check_batch("batch", self.batch)
         if self.optimizer not in ("sgdm", "mvr"):
             raise unknown("optimizer", str(self.optimizer), ["sgdm", "mvr"])
-        if not 0 <= self.beta < 1 or not 0 < self.a <= 1:
+        if callable(self.beta) or not (0 <= self.beta < 1 and 0 < self.a <= 1):
             raise FairleadError(
                 f"beta is {self.beta} and a is {self.a}: beta must be in [0, 1) and a in (0, 1]"
             )
@@ -117,10 +121,10 @@ class Mime(Algorithm[Server, Memory]):
         return Server(x=s.x + dy, last=s.x, s=new)
 
     def gradient(self, client: Client[Any], x: Tensor) -> Gradient:
-        return client.encode(Gradient(c=client.grad(x)), self.compressor)
+        return client.encode(Gradient(c=client.grad(x, self.batch)), self.compressor)
 
     def gradients(self, client: Client[Any], x: Tensor, last: Tensor) -> Gradients:
-        sent = Gradients(c=client.grad(x), last=client.grad(last))
+        sent = Gradients(c=client.grad(x, self.batch), last=client.grad(last, self.batch))
         return client.encode(sent, self.compressor)
 
     def local(self, client: Client[Any], x: Tensor, s: Tensor, c: Tensor) -> Drift:
@@ -150,7 +154,7 @@ class MimeLite(Mime):
         return Server(x=s.x + up.dy, last=s.x, s=self.next_momentum(s, up, cohort))
 
     def lite(self, client: Client[Any], x: Tensor, s: Tensor) -> Lite:
-        c, y = client.grad(x), x
+        c, y = client.grad(x, self.batch), x
         for step in client.steps(self.lr):
             y = step.at(y - step.lr * ((1 - self.beta) * step.grad(y) + self.beta * s))
         return client.encode(Lite(c=c, dy=y - x), self.compressor)
@@ -158,7 +162,7 @@ class MimeLite(Mime):
     def lite_mvr(
         self, client: Client[Any], x: Tensor, last: Tensor, s: Tensor, a: float
     ) -> LiteMVR:
-        c, before, y = client.grad(x), client.grad(last), x
+        c, before, y = client.grad(x, self.batch), client.grad(last, self.batch), x
         for step in client.steps(self.lr):
             g = step.grad(y)
             y = step.at(y - step.lr * (a * g + (1 - a) * (s + g - step.grad(x))))

@@ -45,7 +45,8 @@ class Anchor(Upload):
 class MirrorDescent(Algorithm[Server, Memory]):
     """Minibatch mirror descent: z ← z − γ·mean G_i(z), over the round's batches at z.
 
-    total: sum a round's τ mappings instead of averaging them, as in the paper's framework (8).
+    total: sum a round's τ mappings instead of averaging them: the paper's framework (8), also that of
+        SCAFFOLD-S, with γ_l = 0 (Theorem 5) and lr as γ_g.
     geometry: if y is on a simplex, "euclidean" (steps are projected) or "entropy" (weights are
         multiplied by exp(−γ·g) and normalized); ratio: the step size there relative to the rest.
     """
@@ -125,7 +126,10 @@ class ExtraStep(FedAvg):
 @dataclass(frozen=True)
 class ScaffoldS(Algorithm[Server, Memory]):
     """SCAFFOLD-S, Algorithm 2: local steps corrected by the exact mapping at the last synchronized
-    point. Two exchanges per round; server_lr is γ_g/γ_l."""
+    point. Two exchanges per round; server_lr is γ_g/γ_l.
+
+    On a minimization task with whole batches it is y ← y − η(∇f_i(y) − ∇f_i(x) + ∇f(x)), the update (28) of
+    Karimireddy et al. 2020 that the theorems IV and VIII on SCAFFOLD for quadratics are about."""
 
     paper: ClassVar[str] = "saddle"
     lr: Rate

@@ -57,7 +57,7 @@ class ScaffoldM(Algorithm[Server, Kept]):
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.beta <= 1:
+        if callable(self.beta) or not 0 < self.beta <= 1:
             raise FairleadError(f"beta is {self.beta}: must be in (0, 1]")
 
     def init(self, x: Tensor) -> Server:

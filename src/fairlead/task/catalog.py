@@ -73,11 +73,13 @@ def digits(
     sizes meaningful: without it, larger ones only scale the weights."""
     data = sources.digits()
     owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed)
+    widths = mlp_widths(model)
     makers = {"softmax": models.softmax_regression(64, 10), "mlp": models.mlp(64, 64, 10)}
-    if model not in makers:
+    if widths is None and model not in makers:
         raise unknown("model", model, makers)
     return Task(
-        makers[model], "cross_entropy", (data.x, data.y), owners,
+        makers[model] if widths is None else models.mlp(64, *widths, 10),
+        "cross_entropy", (data.x, data.y), owners,
         test=(data.x_test, data.y_test), l2=l2, valid=valid, dtype=dtype, device=device, name="digits",
     )  # fmt: skip
 
@@ -93,14 +95,22 @@ def images(
     flip: bool = False,
     crop: int = 0,
     valid: float | None = None,
+    extra: bool = False,
+    resample: str | None = None,
     data: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Task:
-    """Images of a data set by name, kept on the device as bytes and normalised on the fly."""
+    """Images of a data set by name, kept on the device as bytes and normalised on the fly.
+
+    extra: also the training samples of further clients (FEMNIST's few-shot writers). resample: "byclass" for
+    as many digits as letters, as in EMNIST ByClass."""
     if clients is not None and split == "by-id":
         raise FairleadError("by-id gets its clients from the data: leave out clients")
-    found, n = sources.load(source, data), 100 if clients is None else clients
+    if resample not in (None, "byclass"):
+        raise unknown("way to resample", str(resample), ["byclass"])
+    found, n = sources.load(source, data, extra=extra), 100 if clients is None else clients
+    found = found.half_digits() if resample else found
     owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
     return Task(
         image_model(model, tuple(found.x.shape[1:]), found.classes), "cross_entropy",
@@ -109,8 +119,25 @@ def images(
     )  # fmt: skip
 
 
+def mlp_widths(name: str) -> list[int] | None:
+    """The widths of hidden layers in mlp:600x600; None for other names.
+
+    >>> mlp_widths("mlp:600x300")
+    [600, 300]
+    """
+    kind, colon, text = name.partition(":")
+    if kind != "mlp" or not colon:
+        return None
+    widths = text.split("x")
+    if not all(w.isdecimal() and int(w) > 0 for w in widths):
+        raise FairleadError(f"model is '{name}': write the widths of hidden layers as mlp:600x600")
+    return [int(w) for w in widths]
+
+
 def image_model(name: str, shape: tuple[int, ...], classes: int) -> models.Maker:
     """A model for images of shape (C, H, W); a name ending in -bn selects BatchNorm."""
+    if (widths := mlp_widths(name)) is not None:
+        return models.mlp(math.prod(shape), *widths, classes)
     plain, _, norm = name.partition("-")
     grey = shape[0] == 1
     makers: dict[str, Callable[..., models.Maker]] = {

@@ -19,8 +19,10 @@ Loss: TypeAlias = Callable[..., Tensor]
 
 
 def logistic(output: Tensor, target: Tensor) -> Tensor:
-    """log(1 + exp(−y·output)) for labels y ∈ {−1, +1}."""
-    return F.softplus(-target * output.reshape(target.shape))
+    """log(1 + exp(−y·output)) for labels y ∈ {−1, +1}, exact in float64 too: torch's softplus is the
+    identity above its threshold, 20 by default, where the gradient is still off by 2e-9; at 40 it is
+    off by less than float64 resolves."""
+    return F.softplus(-target * output.reshape(target.shape), threshold=40.0)
 
 
 def squared(output: Tensor, target: Tensor) -> Tensor:

@@ -71,11 +71,14 @@ def quadratic_game(
     zeta: float = 1.0,
     delta: float = 0.1,
     seed: int = 0,
+    pairwise: bool = False,
     **settings: Any,
 ) -> SaddleTask:
     """A random game f_i = ½x'A_i x + x'B_i y − ½y'C_i y + p_i'x − q_i'y: the mean A and C have eigenvalues
     from μ to β, the mean B has norm β, clients differ in A, B and C by at most δ in norm, and
-    max_i‖G_i(z*)‖ = ζ."""
+    max_i‖G_i(z*)‖ = ζ. This is not the ζ of the saddle-point paper, which bounds ‖G_i(z) − G_j(z)‖ for all
+    pairs of clients (Definition 6): with `pairwise`, max_ij‖G_i(z*) − G_j(z*)‖ = ζ, which for δ = 0 is so
+    at every z."""
     positive("mu", mu)
     if beta < mu:
         raise FairleadError(f"beta is {beta} and mu is {mu}: beta must be at least mu")
@@ -93,7 +96,8 @@ def quadratic_game(
     cross = rng.normal(size=(dim, dim))
     cross *= beta / np.linalg.norm(cross, 2)
     cross = cross + _deviations(rng, clients, dim, delta, symmetric=False)
-    return _game(rng, own_x, own_y, cross, zeta, {"name": "quadratic-game", **settings})
+    settings = {"name": "quadratic-game", **settings}
+    return _game(rng, own_x, own_y, cross, zeta, pairwise, settings)
 
 
 def bilinear_game(
@@ -105,10 +109,11 @@ def bilinear_game(
     zeta: float = 1.0,
     delta: float = 0.1,
     seed: int = 0,
+    pairwise: bool = False,
     **settings: Any,
 ) -> SaddleTask:
     """A random bilinear game f_i = x'B_i y + p_i'x − q_i'y + μ/2·(‖x‖² − ‖y‖²): the mean B has singular values
-    from `smallest` to β, clients differ in B by at most δ in norm, and max_i‖G_i(z*)‖ = ζ. With μ = 0
+    from `smallest` to β, clients differ in B by at most δ in norm, and max_i‖G_i(z*)‖ = ζ (`pairwise`: see `quadratic_game`). With μ = 0
     gradient descent-ascent moves away from the saddle point and mirror-prox towards it; the gap
     f(x, y*) − f(x*, y) is then zero everywhere, so use `distance` and `residual_norm`."""
     positive("smallest", smallest)
@@ -121,7 +126,8 @@ def bilinear_game(
     cross = left @ np.diag(np.linspace(smallest, beta, dim)) @ right
     cross = cross + _deviations(rng, clients, dim, delta, symmetric=False)
     own = np.broadcast_to(mu * np.eye(dim), cross.shape)
-    return _game(rng, own, own, cross, zeta, {"name": "bilinear-game", **settings})
+    settings = {"name": "bilinear-game", **settings}
+    return _game(rng, own, own, cross, zeta, pairwise, settings)
 
 
 def _deviations(
@@ -143,9 +149,11 @@ def _game(
     own_y: NDArray[Any],
     cross: NDArray[Any],
     zeta: float,
+    pairwise: bool,
     settings: dict[str, Any],
 ) -> SaddleTask:
-    """The game with these matrices per client, a random saddle point, and mappings of norm ≤ ζ there."""
+    """The game with these matrices per client, a random saddle point, and mappings there of norm at most ζ, or
+    at most ζ apart."""
     if zeta < 0:
         raise FairleadError(f"zeta is {zeta}: it must not be negative")
     clients, n, _ = cross.shape
@@ -155,7 +163,8 @@ def _game(
     z = rng.normal(size=2 * n)
     mappings = rng.normal(size=(clients, 2 * n))
     mappings -= mappings.mean(0)
-    mappings *= zeta / np.linalg.norm(mappings, axis=1).max() if clients > 1 else 0
+    compared = mappings[:, None] - mappings if pairwise else mappings
+    mappings *= zeta / np.linalg.norm(compared, axis=-1).max() if clients > 1 else 0
     settings = {"optimum": torch.tensor(z), "record": True, **settings}
     at = torch.zeros(n, dtype=torch.float64)
     data = [torch.tensor(m), torch.tensor(mappings - m @ z)]
