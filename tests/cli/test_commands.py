@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import json
 import re
 
@@ -391,7 +392,56 @@ def test_a_run_is_resumed_from_its_folder(tmp_path) -> None:
     one, two = (fl.runs.read(tmp_path / n).history.rows for n in ("whole", "part"))
     assert [r["distance"] for r in one] == [r["distance"] for r in two]
     assert "is not a run folder" in " ".join(_run("resume", str(tmp_path), code=2).split())
-    assert "set rounds higher" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())
+    fewer = _run("resume", str(tmp_path / "part"), "--rounds", "4", code=2)
+    assert "set rounds higher" in " ".join(fewer.split())
+
+
+def test_resuming_a_finished_run_changes_nothing_and_one_without_its_end_is_completed(
+    tmp_path,
+) -> None:
+    folder = tmp_path / "r"
+    _run("run", "--lr", "0.5", "--out", str(folder), *SMALL)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert "nothing is left to do" in " ".join(_run("resume", str(folder)).split())
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    db = sqlite3.connect(folder / "history.sqlite")  # as if killed after its last checkpoint
+    db.execute("UPDATE parts SET ended = NULL, why = NULL")
+    db.execute("DELETE FROM rows WHERE round = 3")
+    db.commit()
+    db.close()
+    for name in ("history.csv", "run.png", "split.png"):
+        (folder / name).unlink()
+    assert fl.runs.read(folder).status == "broken off"
+    assert "Scaffold on digits" in _run("resume", str(folder))
+    assert fl.runs.read(folder).status == "rounds"
+    for name in ("history.csv", "run.png", "split.png"):
+        assert (folder / name).read_bytes() == before[folder / name]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path) -> None:
+    words = ["--lr", "0.5", *SMALL]
+    _run("run", "--out", str(tmp_path / "whole"), *words)
+    folder = tmp_path / "killed"
+    _run("run", "--out", str(folder), *words)
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+    db = sqlite3.connect(folder / "history.sqlite")
+    db.execute("UPDATE parts SET ended = NULL, why = NULL")
+    db.execute("DELETE FROM rows WHERE round > 1")
+    db.commit()
+    db.close()
+    _run("resume", str(folder))
+    one, two = (fl.runs.read(tmp_path / name) for name in ("whole", "killed"))
+    assert two.status == "rounds"
+    assert fl.runs.first_difference(one.history, two.history) is None
+
+
+def test_processes_that_torchrun_restarts_after_the_end_do_nothing(tmp_path, monkeypatch) -> None:
+    words = ["run", "--lr", "0.5", "--out", str(tmp_path / "r"), *SMALL]
+    _run(*words)
+    assert "already holds a run" in " ".join(_run(*words, code=2).split())
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert "nothing is left to do" in " ".join(_run(*words).split())
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])

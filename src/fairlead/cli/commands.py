@@ -24,6 +24,7 @@ from fairlead.cli.common import (
 from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target, workers
 from fairlead.cli.write import (
     folder_for,
+    is_written,
     prepare_comparison,
     write_comparison,
     write_outcome,
@@ -54,13 +55,14 @@ def resume_command(
     folder: Annotated[Path, typer.Argument(help="the --out folder of the run")],
     rounds: Annotated[int | None, typer.Option("--rounds", help="train to this round")] = None,
 ) -> None:
-    """Resume a stopped or killed run from its latest checkpoint, with bitwise the same result."""
+    """Resume a stopped or killed run from its latest checkpoint, with bitwise the same result; without a
+    checkpoint it starts again. A finished run is left as it is."""
     try:
-        settings = runs.read(folder).about.get("settings")
-        if not listed(folder / CHECKPOINTS):
+        about = runs.read(folder).about
+        settings = about.get("settings")
+        if about.get("command") == "compare":
             raise FairleadError(
-                f"{folder} has no checkpoint to resume from: comparisons write none, and a run writes its "
-                "first after ten minutes or --checkpoint-every rounds"
+                f"the run in {folder} is part of a comparison: give its compare command again"
             )
         if not isinstance(settings, dict):
             raise FairleadError(
@@ -74,20 +76,26 @@ def resume_command(
 
 
 def _run(s: dict[str, Any], resume: bool) -> None:
-    built = build_task(s)
-    ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
     folder = None if s["out"] is None else Path(s["out"])
     figure_path(folder or ".", "run", s["figure"])  # fail before training, not after
+    again = resume or restarted()
+    if folder is not None and again and is_written(folder, s):
+        out.print(f"the run in {folder} is finished: nothing is left to do", highlight=False)
+        return
+    built = build_task(s)
+    ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
     callbacks = trackers(s["track"] or "", folder) if is_first() else []
     kept: dict[str, Any] = {}
     if folder is not None:
         keep = Checkpoints(folder / CHECKPOINTS, every=s["checkpoint_every"])
-        again = bool(restarted() and listed(keep.folder))
-        kept = {"out": folder, "checkpoints": keep, "resume": folder if resume or again else None}
+        goes_on = bool(
+            again and listed(keep.folder)
+        )  # or it was killed before its first checkpoint
+        kept = {"out": folder, "checkpoints": keep, "resume": folder if goes_on else None}
         if is_first():
             more = {"label": label, "settings": {**s, "out": str(folder)}}
-            replace = s["overwrite"] or restarted()
-            kept["out"] = Recorder(folder, more=more, overwrite=replace, resume=resume or again)
+            replace = s["overwrite"] or again
+            kept["out"] = Recorder(folder, more=more, overwrite=replace, resume=goes_on)
     work = local(s)
     if launched():
         work["engine"] = Distributed(s["engine"], timeout=s["timeout"], memories=s["memories"])

@@ -116,7 +116,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "config": (Path, "TOML file with settings; flags take precedence"),
     "checkpoint_every": (
         int,
-        "rounds between checkpoints in the --out folder, in addition to one every ten minutes",
+        "rounds between checkpoints in the --out folder, besides those after 30 s and every ten minutes",
     ),
     "track": (str, "also log to tensorboard, wandb:PROJECT or mlflow:URI, comma-separated"),
     "figure": (str, "figure format: png, pdf or svg"),

@@ -49,6 +49,22 @@ def _write_split(folder: Path, task: Task, s: dict[str, Any]) -> str:
     return f", {path.name}"
 
 
+def is_written(folder: Path, s: dict[str, Any]) -> bool:
+    """Whether a folder holds a finished run of so many rounds, with everything that `write_run` writes."""
+    try:
+        run = runs.read(folder)
+        if run.status not in ("rounds", "target") or run.about.get("rounds") != s["rounds"]:
+            return False
+        files = [folder / "history.csv"]
+        if any(name in run.history for name in MAIN):
+            files.append(figure_path(folder, "run", s["figure"]))
+        if s["task"] in SPLIT_TASKS and run.about.get("split") is not None:
+            files.append(figure_path(folder, "split", s["figure"]))
+        return all(file.is_file() for file in files)
+    except FairleadError:
+        return False
+
+
 def write_run(folder: Path, s: dict[str, Any], run: Run) -> str:
     """Write the history as a table and a figure, next to the run's own files; return what was written."""
     with _writing(folder):

@@ -89,6 +89,21 @@ class Recorder(Callback):
             if row["round"] not in kept:
                 self.file.append(row)
 
+    def has_all(self, history: History, stopped: str | None) -> bool:
+        """Whether the folder holds a run with this history that ended for this reason."""
+        try:
+            stored = read(self.folder)
+            same = [row["round"] for row in stored.history.rows] == [
+                r["round"] for r in history.rows
+            ]
+            return same and stored.parts[-1]["why"] == stopped
+        except (FairleadError, IndexError):
+            return False
+
+    def release(self) -> None:
+        """Let others write to the folder."""
+        self._lock.close()
+
     def row(self, row: Mapping[str, float]) -> None:
         if self.file is not None:
             self.file.append(row)

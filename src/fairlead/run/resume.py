@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.core.method import Algorithm
 from fairlead.errors import FairleadError
-from fairlead.run.checkpoint import Checkpoints, executed, listed
+from fairlead.run.checkpoint import Checkpoints, executed, listed, peek
 from fairlead.run.folder import CHECKPOINTS, Recorder
 
 
@@ -21,6 +21,20 @@ def workers_before(
         return resume.session.group.size
     folder = to_go_on(out, checkpoints) if resume == "auto" else resume
     return None if folder is None else executed(folder).get("workers")
+
+
+def has_ended(
+    out: str | Path | Recorder | None,
+    checkpoints: str | Path | Checkpoints | None,
+    resume: Any,
+    rounds: int,
+) -> bool:
+    """Whether the run to resume has all its rounds or diverged, as its newest checkpoint says."""
+    if resume is None or hasattr(resume, "session"):
+        return False
+    folder = to_go_on(out, checkpoints) if resume == "auto" else resume
+    found = {} if folder is None else peek(folder)
+    return found.get("round") == rounds or found.get("stopped") == "diverged"
 
 
 def begins_with_all(algorithm: Algorithm[Any, Any]) -> bool:

@@ -36,7 +36,7 @@ from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Ending, Loop, Plan
-from fairlead.run.resume import begins_with_all, to_go_on, workers_before
+from fairlead.run.resume import begins_with_all, has_ended, to_go_on, workers_before
 from fairlead.task.task import Task
 
 
@@ -189,6 +189,8 @@ def train(
         Ctrl-C and SIGTERM then end the run after the current round, with a checkpoint.
     resume: a run with the same settings and fewer rounds, or a folder of a run or of checkpoints, to
         continue to the same final bytes; "auto" continues if there is a checkpoint and starts otherwise.
+        A folder's run that has ended is returned as it is; its callbacks are called only if its end
+        was not recorded.
 
     >>> import fairlead as fl
     >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
@@ -202,6 +204,8 @@ def train(
         measures=measures, target=target,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
+    if type(setting) is Simulate and has_ended(out, checkpoints, resume, rounds):
+        workers = 1  # nothing is left to do
     before = workers_before(out, checkpoints, resume) if workers in (None, "auto") else None
     with _processes(workers, setting, task, algorithm, plan, local, before, out) as (group, why):
         bar = Progress.of(progress, rounds, type(algorithm).__name__)
@@ -365,7 +369,7 @@ def _prepared(
     loop = Loop(task, algorithm, plan, setting, session, config, callbacks, keeper, bar)
     try:
         if isinstance(resume, str | Path):
-            loop.restore(resume)
+            loop.restore(resume, ended=again)
         elif resume is not None:
             check_resume(resume, config, task, plan)
             loop.follow(resume)
@@ -382,6 +386,15 @@ def finished(loop: Loop) -> Run:
         c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
         plan=c.plan, config=c.config,
     )  # fmt: skip
-    for callback in c.callbacks:
-        callback.end(run)
+    own = [callback for callback in c.callbacks if isinstance(callback, Recorder)]
+    try:
+        for callback in c.callbacks:
+            if callback not in own:
+                callback.end(run)
+    except BaseException as error:
+        for recorder in own:
+            recorder.failed(error)
+        raise
+    for recorder in own:  # the last to know: a run that ended in its folder has ended for all
+        recorder.end(run)
     return run
