@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 import json
 import re
+import sqlite3
 
 import numpy as np
 import pytest

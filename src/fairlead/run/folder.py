@@ -100,6 +100,10 @@ class Recorder(Callback):
         except (FairleadError, IndexError):
             return False
 
+    def start_anew(self) -> None:
+        """Replace the run in the folder, if there is one."""
+        self.replaces = (self.folder / HISTORY).exists()
+
     def release(self) -> None:
         """Let others write to the folder."""
         self._lock.close()

@@ -309,12 +309,14 @@ def prepared(
     out: str | Path | Recorder | None = None,
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
+    fingerprint: Mapping[str, Any] | None = None,
 ) -> Loop:
-    """A checked run before its first round."""
+    """A checked run before its first round; `fingerprint` is the task's, if it is known."""
     try:
         return _prepared(
-            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume
-        )
+            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume,
+            fingerprint,
+        )  # fmt: skip
     except FairleadError as error:
         if isinstance(out, Recorder):
             out.failed(error)
@@ -332,6 +334,7 @@ def _prepared(
     out: str | Path | Recorder | None,
     checkpoints: str | Path | Checkpoints | None,
     resume: Run | str | Path | None,
+    fingerprint: Mapping[str, Any] | None,
 ) -> Loop:
     weights = task.client_weights(plan.weighting)
     check(task, algorithm, plan, local)
@@ -354,7 +357,7 @@ def _prepared(
         folder = out.folder if isinstance(out, Recorder) else Path(out)
         checkpoints = checkpoints or folder / CHECKPOINTS
     if checkpoints is not None or from_folder:
-        config["task"] = task.fingerprint()
+        config["task"] = fingerprint or task.fingerprint()
     keeper = None
     if checkpoints is not None:
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
