@@ -52,6 +52,7 @@ def test_compare_writes_table_figure_and_histories(tmp_path) -> None:
     assert {p.name for p in out.iterdir()} == {
         "config.json", "table.md", "table.csv", "compare.png", "split.png",
         "tuning.json", "FedAvg-0", "FedAvg-1", "Scaffold-0", "Scaffold-1",
+        "comparison.json", "trials", "lock",
     }  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from fairlead.cli.settings import AXES, DEFAULTS, local, numbers, target, worker
 from fairlead.cli.write import (
     folder_for,
     is_written,
-    prepare_comparison,
     write_comparison,
     write_outcome,
     write_run,
@@ -39,6 +38,7 @@ from fairlead.run.checkpoint import Checkpoints, listed
 from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.run.train import train
 from fairlead.study.compare import compare
+from fairlead.study.folder import ComparisonFolder
 from fairlead.study.reproduce import RECIPES, recipe
 from fairlead.task.catalog import one_line
 from fairlead.track import trackers
@@ -122,7 +122,8 @@ def _run(s: dict[str, Any], resume: bool) -> None:
 
 @settings_command("compare", leave_out={"method", "seed", "checkpoint_every", "track", "timeout"})
 def compare_command(s: dict[str, Any]) -> None:
-    """Compare methods, each tuned over the same step sizes. Without arguments: a demo on digits."""
+    """Compare methods, each tuned over the same step sizes. Without arguments: a demo on digits. Given
+    again with the same --out, it does what is missing."""
     built = build_task(s)
     listed = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
     names = [str(name) for name in listed]
@@ -133,8 +134,10 @@ def compare_command(s: dict[str, Any]) -> None:
         )
     if s["seeds"] < 1:
         raise FairleadError(f"seeds is {s['seeds']}: it must be at least 1")
+    place = None
     if s["out"] is not None:
-        prepare_comparison(Path(s["out"]), s)
+        figure_path(s["out"], "compare", s["figure"])  # fail before training, not after
+        place = ComparisonFolder(s["out"], settings=s, overwrite=s["overwrite"])
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:
         raise unknown("axis", s["x"], AXES)
@@ -142,7 +145,7 @@ def compare_command(s: dict[str, Any]) -> None:
     say_memory(built, methods.values(), rounds=s["rounds"], **local(s))
     result = compare(
         built, methods, rounds=s["rounds"], seeds=s["seeds"], grid=tried,
-        target=target(s["target"]), workers=workers(s["workers"]), **local(s),
+        target=target(s["target"]), workers=workers(s["workers"]), out=place, **local(s),
     )  # fmt: skip
     rows = result.table()
     narrow = [{k: v for k, v in row.items() if k not in ("gradients", "seconds")} for row in rows]

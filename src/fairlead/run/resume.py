@@ -96,7 +96,9 @@ def restore_together(loops: Sequence[Loop]) -> None:
 def _shared_round(folders: Sequence[Path]) -> int | None:
     """The newest round that all runs have an intact checkpoint of, or before which they had ended."""
     rounds = {number_of(path) for folder in folders for path in listed(folder)}
-    return next((k for k in sorted(rounds, reverse=True) if all(_is_at(f, k) for f in folders)), None)
+    return next(
+        (k for k in sorted(rounds, reverse=True) if all(_is_at(f, k) for f in folders)), None
+    )
 
 
 def _is_at(folder: Path, round: int) -> bool:
