@@ -56,6 +56,27 @@ def test_compare_writes_table_figure_and_histories(tmp_path) -> None:
     }  # fmt: skip
 
 
+def test_a_comparison_given_again_does_nothing_and_other_settings_are_refused(tmp_path) -> None:
+    words = ["compare", "--grid", "1,0.3", "--seeds", "1", "--methods", "fedavg", "--out"]
+    words += [str(tmp_path), *SMALL]
+    _run(*words)
+    names = ("table.md", "table.csv", "tuning.json", "compare.png", "config.json")
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    when = (tmp_path / "FedAvg-0" / "history.sqlite").stat().st_mtime_ns
+    (tmp_path / "compare.png").unlink()
+    _run(*words)
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    assert (tmp_path / "FedAvg-0" / "history.sqlite").stat().st_mtime_ns == when
+    refused = " ".join(_run(*words, "--batch-size", "0.5", code=2).split())
+    assert "holds a comparison with other settings: settings was batch_size = 0.2" in refused
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    for folder in (tmp_path, tmp_path / "FedAvg-0"):
+        refused = " ".join(_run("resume", str(folder), code=2).split())
+        assert "belongs to a comparison: give its compare command again" in refused
+    _run(*words, "--batch-size", "0.5", "--overwrite")
+    assert '"batch_size": "0.5"' in (tmp_path / "config.json").read_text()
+
+
 def test_a_comparison_replaces_an_earlier_one_and_nothing_else(tmp_path) -> None:
     _run("run", "--out", str(tmp_path / "mine" / "run"), *SMALL)
     words = ["compare", "--grid", "1", "--seeds", "1", "--out", str(tmp_path), *SMALL]

@@ -35,7 +35,7 @@ from fairlead.errors import FairleadError, unknown
 from fairlead.figures.style import figure_path
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import Checkpoints, listed
-from fairlead.run.folder import CHECKPOINTS, Recorder
+from fairlead.run.folder import CHECKPOINTS, COMPARISON, Recorder
 from fairlead.run.train import train
 from fairlead.study.compare import compare
 from fairlead.study.folder import ComparisonFolder
@@ -58,11 +58,12 @@ def resume_command(
     """Resume a stopped or killed run from its latest checkpoint, with bitwise the same result; without a
     checkpoint it starts again. A finished run is left as it is."""
     try:
-        about = runs.read(folder).about
+        compared = (folder / COMPARISON).is_file()
+        about = {} if compared else runs.read(folder).about
         settings = about.get("settings")
-        if about.get("command") == "compare":
+        if compared or about.get("command") == "compare":
             raise FairleadError(
-                f"the run in {folder} is part of a comparison: give its compare command again"
+                f"{folder} belongs to a comparison: give its compare command again to continue it"
             )
         if not isinstance(settings, dict):
             raise FairleadError(

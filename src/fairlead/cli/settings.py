@@ -120,7 +120,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     ),
     "track": (str, "also log to tensorboard, wandb:PROJECT or mlflow:URI, comma-separated"),
     "figure": (str, "figure format: png, pdf or svg"),
-    "overwrite": (bool, "replace the runs in the --out folder"),
+    "overwrite": (bool, "start anew: replace the runs in the --out folder"),
     "out": (Path, "folder for settings, history, checkpoints, table and figure"),
 }
 

@@ -173,6 +173,7 @@ def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
     with contextlib.ExitStack() as stack:
         for loop in loops:
             stack.enter_context(loop.going(stop))
+        for loop in loops:
             loop.begin()
         if not _joined(loops):
             for place, loop in enumerate(loops):
