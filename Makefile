@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out
 BENCH ?=
+DEMO ?=
 
 .PHONY: setup demo test lint bench docs clean
 
@@ -16,7 +17,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/fairlead compare --out $(OUT)/demo --overwrite --drift
+	$(BIN)/fairlead compare --out $(OUT)/demo --drift $(DEMO)
 	$(BIN)/fairlead report $(OUT)/demo
 
 test: setup

@@ -52,6 +52,30 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self.label}: {text}")
 
+    def part(self, before: int, label: str) -> Progress:
+        """For a part of the work: its progress is shown here, after `before`.
+
+        >>> class Shown(Progress):
+        ...     def update(self, done, row, label=None):
+        ...         print(done, label)
+        >>> with Shown(False, 20, "two runs").part(10, "the second") as part:
+        ...     part.update(3, {})
+        13 the second
+        """
+        return _Part(self, before, label)
+
+
+class _Part(Progress):
+    def __init__(self, whole: Progress, before: int, label: str) -> None:
+        super().__init__(False, whole.total, label)
+        self.whole, self.before = whole, before
+
+    def update(self, done: int, row: Mapping[str, float], label: str | None = None) -> None:
+        self.whole.update(self.before + done, row, label or self.label)
+
+    def say(self, text: str) -> None:
+        self.whole.say(f"{self.label}, {text}")
+
 
 def _bar() -> Any:
     try:

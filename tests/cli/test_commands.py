@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def test_compare_writes_table_figure_and_histories(tmp_path) -> None:
     assert {p.name for p in out.iterdir()} == {
         "config.json", "table.md", "table.csv", "compare.png", "split.png",
         "tuning.json", "FedAvg-0", "FedAvg-1", "Scaffold-0", "Scaffold-1",
+        "comparison.json", "trials", "lock",
     }  # fmt: skip
 
 
@@ -72,6 +74,27 @@ def test_targets_have_a_sign_and_validation_data_a_share(tmp_path) -> None:
     assert fl.runs.read(tmp_path / "r").status == "target"
     text = _run("tune", *words[1:], "--valid", "0.05", "--target", "accuracy=0.3")
     assert "test accuracy" in text.replace("\n", " ")
+
+
+def test_a_comparison_given_again_does_nothing_and_other_settings_are_refused(tmp_path) -> None:
+    words = ["compare", "--grid", "1,0.3", "--seeds", "1", "--methods", "fedavg", "--out"]
+    words += [str(tmp_path), *SMALL]
+    _run(*words)
+    names = ("table.md", "table.csv", "tuning.json", "compare.png", "config.json")
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    when = (tmp_path / "FedAvg-0" / "history.sqlite").stat().st_mtime_ns
+    (tmp_path / "compare.png").unlink()
+    _run(*words)
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    assert (tmp_path / "FedAvg-0" / "history.sqlite").stat().st_mtime_ns == when
+    refused = " ".join(_run(*words, "--batch-size", "0.5", code=2).split())
+    assert "holds a comparison with other settings: settings was batch_size = 0.2" in refused
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    for folder in (tmp_path, tmp_path / "FedAvg-0"):
+        refused = " ".join(_run("resume", str(folder), code=2).split())
+        assert "belongs to a comparison: give its compare command again" in refused
+    _run(*words, "--batch-size", "0.5", "--overwrite")
+    assert '"batch_size": "0.5"' in (tmp_path / "config.json").read_text()
 
 
 def test_a_comparison_replaces_an_earlier_one_and_nothing_else(tmp_path) -> None:
@@ -544,7 +567,56 @@ def test_a_run_is_resumed_from_its_folder(tmp_path) -> None:
     one, two = (fl.runs.read(tmp_path / n).history.rows for n in ("whole", "part"))
     assert [r["distance"] for r in one] == [r["distance"] for r in two]
     assert "is not a run folder" in " ".join(_run("resume", str(tmp_path), code=2).split())
-    assert "set rounds higher" in " ".join(_run("resume", str(tmp_path / "part"), code=2).split())
+    fewer = _run("resume", str(tmp_path / "part"), "--rounds", "4", code=2)
+    assert "set rounds higher" in " ".join(fewer.split())
+
+
+def test_resuming_a_finished_run_changes_nothing_and_one_without_its_end_is_completed(
+    tmp_path,
+) -> None:
+    folder = tmp_path / "r"
+    _run("run", "--lr", "0.5", "--out", str(folder), *SMALL)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert "nothing is left to do" in " ".join(_run("resume", str(folder)).split())
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    db = sqlite3.connect(folder / "history.sqlite")  # as if killed after its last checkpoint
+    db.execute("UPDATE parts SET ended = NULL, why = NULL")
+    db.execute("DELETE FROM rows WHERE round = 3")
+    db.commit()
+    db.close()
+    for name in ("history.csv", "run.png", "split.png"):
+        (folder / name).unlink()
+    assert fl.runs.read(folder).status == "broken off"
+    assert "Scaffold on digits" in _run("resume", str(folder))
+    assert fl.runs.read(folder).status == "rounds"
+    for name in ("history.csv", "run.png", "split.png"):
+        assert (folder / name).read_bytes() == before[folder / name]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path) -> None:
+    words = ["--lr", "0.5", *SMALL]
+    _run("run", "--out", str(tmp_path / "whole"), *words)
+    folder = tmp_path / "killed"
+    _run("run", "--out", str(folder), *words)
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+    db = sqlite3.connect(folder / "history.sqlite")
+    db.execute("UPDATE parts SET ended = NULL, why = NULL")
+    db.execute("DELETE FROM rows WHERE round > 1")
+    db.commit()
+    db.close()
+    _run("resume", str(folder))
+    one, two = (fl.runs.read(tmp_path / name) for name in ("whole", "killed"))
+    assert two.status == "rounds"
+    assert fl.runs.first_difference(one.history, two.history) is None
+
+
+def test_processes_that_torchrun_restarts_after_the_end_do_nothing(tmp_path, monkeypatch) -> None:
+    words = ["run", "--lr", "0.5", "--out", str(tmp_path / "r"), *SMALL]
+    _run(*words)
+    assert "already holds a run" in " ".join(_run(*words, code=2).split())
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert "nothing is left to do" in " ".join(_run(*words).split())
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])

@@ -281,6 +281,29 @@ def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
     assert parts[1]["after"] == 4
     one, two = ((tmp_path / w / "model.safetensors").read_bytes() for w in ("die", "live"))
     assert one == two
+    torchrun(3, str(script), str(tmp_path / "die"), "live")  # a job that is queued again
+    assert fl.runs.read(tmp_path / "die").parts == parts
+    assert (tmp_path / "die" / "model.safetensors").read_bytes() == two
+
+
+def test_ranks_that_end_after_the_run_are_started_again_for_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS)
+    torchrun(2, "--max-restarts", "2", str(script), str(tmp_path / "run"))
+    stored = fl.runs.read(tmp_path / "run")
+    assert stored.status == "rounds"
+    assert (tmp_path / "run" / "run.png").is_file()
+
+
+ENDS = """
+import os, sys
+from fairlead.__main__ import app
+first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+try:
+    app(["run", "--task", "theorem2", "--rounds", "4", "--steps", "2", "--engine", "loop", "--out", sys.argv[1]])
+except SystemExit as ending:
+    sys.exit(3 if first and os.environ["RANK"] == "1" else ending.code)
+"""
 
 
 def test_a_rank_that_is_lost_ends_the_others_with_a_sentence(tmp_path: Path) -> None:

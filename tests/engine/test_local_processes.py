@@ -273,6 +273,14 @@ def test_going_on_ends_in_the_same_bytes(name: str, tmp_path: Path) -> None:
     same_bytes(alone, train(7))
 
 
+def test_a_run_that_ended_needs_no_workers(forks: list[int], tmp_path: Path) -> None:
+    whole = fl.train(uneven(), fl.Scaffold(lr=0.1), workers=2, out=tmp_path, **WORK)
+    assert len(forks) == 1
+    again = fl.train(uneven(), fl.Scaffold(lr=0.1), workers=2, out=tmp_path, resume="auto", **WORK)
+    assert len(forks) == 1
+    same_bytes(again, whole)
+
+
 # -- errors and deaths ----------------------------------------------------------------------------
 
 

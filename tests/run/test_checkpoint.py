@@ -18,7 +18,8 @@ from programs import LIMIT, PATHS, ended, wait_until
 from safetensors.torch import load_file
 
 import fairlead as fl
-from fairlead.run.checkpoint import listed, read
+from fairlead.run.checkpoint import listed, number_of, read
+from fairlead.run.folder import Recorder
 
 WORK = {"cohort": 3, "batch_size": 4, "epochs": 1, "dropout": 0.2}
 
@@ -122,7 +123,7 @@ def test_other_settings_are_refused(change: dict, message: str, tmp_path) -> Non
 def test_there_must_be_a_checkpoint(tmp_path) -> None:
     with pytest.raises(fl.FairleadError, match="there is no checkpoint"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=2, resume=tmp_path)
-    for wrong in ({"every": 0}, {"last": 0}, {"minutes": 0.0}):
+    for wrong in ({"every": 0}, {"last": 0}, {"minutes": 0.0}, {"first": 0.0}):
         with pytest.raises(fl.FairleadError, match="checkpoints:"):
             fl.Checkpoints(tmp_path, **wrong)
 
@@ -170,6 +171,99 @@ def test_a_new_run_leaves_the_checkpoints_of_another_alone(tmp_path) -> None:
     with pytest.raises(fl.FairleadError, match="holds checkpoints of an earlier run"):
         fl.train(uneven(), fl.Scaffold(lr=0.2), rounds=3, checkpoints=tmp_path, **WORK)
     assert [read(path).round for path in listed(tmp_path)] == [5]
+
+
+class Clock:
+    """Shows the seconds that a test sets."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("fairlead.run.checkpoint.time.monotonic", lambda: self.now)
+
+
+def test_the_first_comes_after_half_a_minute_and_others_every_ten(tmp_path, monkeypatch) -> None:
+    clock, seen = Clock(monkeypatch), []
+
+    class Slow(fl.Callback):
+        def row(self, row) -> None:
+            clock.now += 12.0
+            seen.append((row["round"], [number_of(p) for p in listed(tmp_path)]))
+
+    keep = fl.Checkpoints(tmp_path, last=100)
+    fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=110, checkpoints=keep, callbacks=[Slow()], **WORK)
+    assert [number_of(p) for p in listed(tmp_path)] == [2, 53, 104, 110]
+    assert seen[3] == (3, [2])  # it was there before the next round
+    keep = fl.Checkpoints(tmp_path / "none", minutes=None)
+    fl.train(uneven(), fl.FedAvg(lr=0.1), rounds=9, checkpoints=keep, callbacks=[Slow()], **WORK)
+    assert [number_of(p) for p in listed(tmp_path / "none")] == [9]
+
+
+class Ends(fl.Callback):
+    """Counts its calls; stops the run after a round."""
+
+    def __init__(self, after: int = -1) -> None:
+        self.after, self.calls = after, []
+
+    def begin(self, about, history) -> None:
+        self.calls.append("begin")
+
+    def row(self, row) -> bool:
+        return row["round"] == self.after
+
+    def end(self, run) -> None:
+        self.calls.append("end")
+
+
+@pytest.mark.parametrize("way", ["folder", "auto"])
+@pytest.mark.parametrize("ending", ["rounds", "target", "diverged"])
+def test_a_run_that_ended_is_returned_as_it_is(ending: str, way: str, tmp_path) -> None:
+    method = fl.Scaffold(lr=1e20 if ending == "diverged" else 0.1)
+    settings = {**WORK, "target": {"loss": 1e9} if ending == "target" else None, "eval_every": 2}
+    first = fl.train(uneven(), method, rounds=5, out=tmp_path, **{**settings, "target": None})
+    if ending == "target":
+        settings["target"] = {"loss": first.history["loss"][1]}
+        first = fl.train(
+            uneven(), method, rounds=5, out=Recorder(tmp_path, overwrite=True), **settings
+        )
+    assert first.stopped == ending
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    heard, resume = Ends(), tmp_path if way == "folder" else "auto"
+    again = fl.train(
+        uneven(), method, rounds=5, out=tmp_path, resume=resume, callbacks=[heard], **settings
+    )
+    assert (again.stopped, again.rounds, heard.calls) == (ending, first.rounds, [])
+    assert torch.equal(again.x, first.x)
+    assert repr(again.history.rows) == repr(first.history.rows)
+    assert again.seconds == first.seconds
+    assert torch.equal(again.client_states().c, first.client_states().c) or ending == "diverged"
+    assert str(again.error) == str(first.error)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    longer = fl.train(uneven(), method, rounds=7, out=tmp_path, resume=resume, **WORK)
+    assert longer.stopped == ("diverged" if ending == "diverged" else "rounds")
+
+
+def test_a_run_without_its_end_is_completed(tmp_path) -> None:
+    class Dies(Ends):
+        def end(self, run) -> None:
+            raise KeyboardInterrupt
+
+    work = {"rounds": 4, "out": tmp_path, **WORK}
+    with pytest.raises(KeyboardInterrupt):
+        fl.train(uneven(), fl.Scaffold(lr=0.1), callbacks=[Dies()], **work)
+    assert fl.runs.read(tmp_path).status == "interrupted"
+    heard = Ends()
+    run = fl.train(uneven(), fl.Scaffold(lr=0.1), callbacks=[heard], resume="auto", **work)
+    assert heard.calls == ["begin", "end"]
+    stored = fl.runs.read(tmp_path)
+    assert (stored.status, stored.history.rows) == ("rounds", run.history.rows)
+    assert torch.equal(run.x, fl.train(uneven(), fl.Scaffold(lr=0.1), rounds=4, **WORK).x)
+
+
+def test_a_run_that_a_callback_ended_goes_on_only_if_asked(tmp_path) -> None:
+    work = {"rounds": 6, "out": tmp_path, **WORK}
+    fl.train(uneven(), fl.FedAvg(lr=0.1), callbacks=[Ends(after=3)], **work)
+    assert fl.train(uneven(), fl.FedAvg(lr=0.1), resume="auto", **work).rounds == 3
+    assert fl.train(uneven(), fl.FedAvg(lr=0.1), resume=tmp_path, **work).rounds == 6
 
 
 PROGRAM = """

@@ -176,3 +176,71 @@ def test_folders_and_callbacks_belong_to_their_runs(tmp_path) -> None:
     torch.testing.assert_close(rest.x, whole.x, rtol=0, atol=1e-10)
     with pytest.raises(fl.FairleadError, match="2 folders for 6 runs"):
         fl.train_many(uneven(), runs, outs=folders[:2], **EPOCHS)
+
+
+class Breaks(fl.Callback):
+    """Lets much time pass per evaluation, so that checkpoints are due, and fails in a round."""
+
+    def __init__(self, monkeypatch, at: int) -> None:
+        self.now, self.at, self.rows = 1000.0, at, 0
+        monkeypatch.setattr("fairlead.run.checkpoint.time.monotonic", lambda: self.now)
+
+    def row(self, row) -> None:
+        self.now, self.rows = self.now + 700.0, self.rows + 1
+        if row["round"] == self.at:
+            raise RuntimeError("the power failed")
+
+
+@pytest.mark.parametrize("name", ["scaffold", "mime", "fedglomo"])
+@pytest.mark.parametrize("place", [0, 4])
+def test_runs_at_once_go_on_to_the_same_bytes(name: str, place: int, tmp_path, monkeypatch) -> None:
+    runs = _variants(METHODS[name])
+    runs[2] = (runs[2][0].with_lr(1e40), runs[2][1])  # it diverges
+    work = {**EPOCHS, "rounds": 8}
+    whole = fl.train_many(uneven(), runs, **work)
+    folders = [tmp_path / str(k) for k in range(6)]
+    for at in (1, 4, 6):  # run `place` fails while the runs before it have written a checkpoint
+        fails = Breaks(monkeypatch, at)
+        with pytest.raises(RuntimeError, match="power"):
+            fl.train_many(
+                uneven(), runs, outs=folders, resume="auto", **work,
+                callbacks=lambda k, fails=fails: [fails] * (k == place),
+            )  # fmt: skip
+        assert fails.rows <= {1: 2, 4: 5, 6: 3}[at]  # the last one did not start again
+    again = fl.train_many(uneven(), runs, outs=folders, resume="auto", **work)
+    for one, two, folder in zip(whole, again, folders, strict=True):
+        assert (one.stopped, one.rounds) == (two.stopped, two.rounds)
+        assert all(torch.equal(v, two.state.tensors()[k]) for k, v in one.state.tensors().items())
+        assert fl.runs.first_difference(one.history, two.history) is None
+        assert fl.runs.first_difference(one.history, fl.runs.read(folder).history) is None
+        assert fl.runs.read(folder).status == one.stopped
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    heard = Breaks(monkeypatch, 0)
+    fl.train_many(
+        uneven(), runs, outs=folders, resume="auto", callbacks=lambda k: [heard], **work
+    )  # fmt: skip
+    assert heard.rows == 0
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_runs_one_after_another_go_on_each_from_its_own_round(tmp_path, monkeypatch) -> None:
+    runs, work = _variants(METHODS["scaffold"])[:3], {**EPOCHS, "engine": "loop"}
+    whole = fl.train_many(uneven(), runs, **work)
+    folders = [tmp_path / str(k) for k in range(3)]
+    fails = Breaks(monkeypatch, 3)
+    with pytest.raises(RuntimeError, match="power"):
+        fl.train_many(uneven(), runs, outs=folders, resume="auto", **work,
+                      callbacks=lambda k: [fails] * (k == 1))  # fmt: skip
+    rest = Breaks(monkeypatch, 9)
+    again = fl.train_many(uneven(), runs, outs=folders, resume="auto", **work,
+                          callbacks=lambda k: [rest])  # fmt: skip
+    assert rest.rows == 3 + 6  # rounds 3 to 5 of the second run, all of the third
+    for one, two in zip(whole, again, strict=True):
+        assert torch.equal(one.x, two.x)
+        assert fl.runs.first_difference(one.history, two.history) is None
+    with pytest.raises(fl.FairleadError, match="a folder per run"):
+        fl.train_many(uneven(), runs, resume="auto", **work)
+    with pytest.raises(fl.FairleadError, match="other settings"):
+        fl.train_many(
+            uneven(), runs, outs=folders, resume="auto", **{**work, "batch_size": 3}
+        )  # fmt: skip

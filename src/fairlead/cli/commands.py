@@ -24,7 +24,7 @@ from fairlead.cli.common import (
 from fairlead.cli.settings import AXES, DEFAULTS, execution, local, numbers, target, workers
 from fairlead.cli.write import (
     folder_for,
-    prepare_comparison,
+    is_written,
     write_comparison,
     write_outcome,
     write_run,
@@ -35,9 +35,10 @@ from fairlead.errors import FairleadError, unknown
 from fairlead.figures.style import figure_path
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import Checkpoints, listed
-from fairlead.run.folder import CHECKPOINTS, Recorder
+from fairlead.run.folder import CHECKPOINTS, COMPARISON, Recorder
 from fairlead.run.train import train
 from fairlead.study.compare import compare
+from fairlead.study.folder import ComparisonFolder
 from fairlead.study.reproduce import RECIPES, recipe
 from fairlead.task.catalog import one_line
 from fairlead.track import trackers
@@ -54,13 +55,15 @@ def resume_command(
     folder: Annotated[Path, typer.Argument(help="the --out folder of the run")],
     rounds: Annotated[int | None, typer.Option("--rounds", help="train to this round")] = None,
 ) -> None:
-    """Resume a stopped or killed run from its latest checkpoint, with bitwise the same result."""
+    """Resume a stopped or killed run from its latest checkpoint, with bitwise the same result; without a
+    checkpoint it starts again. A finished run is left as it is."""
     try:
-        settings = runs.read(folder).about.get("settings")
-        if not listed(folder / CHECKPOINTS):
+        compared = (folder / COMPARISON).is_file()
+        about = {} if compared else runs.read(folder).about
+        settings = about.get("settings")
+        if compared or about.get("command") == "compare":
             raise FairleadError(
-                f"{folder} has no checkpoint to resume from: comparisons write none, and a run writes its "
-                "first after ten minutes or --checkpoint-every rounds"
+                f"{folder} belongs to a comparison: give its compare command again to continue it"
             )
         if not isinstance(settings, dict):
             raise FairleadError(
@@ -74,20 +77,26 @@ def resume_command(
 
 
 def _run(s: dict[str, Any], resume: bool) -> None:
-    built = build_task(s)
-    ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
     folder = None if s["out"] is None else Path(s["out"])
     figure_path(folder or ".", "run", s["figure"])  # fail before training, not after
+    again = resume or restarted()
+    if folder is not None and again and is_written(folder, s):
+        out.print(f"the run in {folder} is finished: nothing is left to do", highlight=False)
+        return
+    built = build_task(s)
+    ((label, chosen),) = build_methods([s["method"]], s, s["lr"]).items()
     callbacks = trackers(s["track"] or "", folder) if is_first() else []
     kept: dict[str, Any] = {}
     if folder is not None:
         keep = Checkpoints(folder / CHECKPOINTS, every=s["checkpoint_every"])
-        again = bool(restarted() and listed(keep.folder))
-        kept = {"out": folder, "checkpoints": keep, "resume": folder if resume or again else None}
+        goes_on = bool(
+            again and listed(keep.folder)
+        )  # or it was killed before its first checkpoint
+        kept = {"out": folder, "checkpoints": keep, "resume": folder if goes_on else None}
         if is_first():
             more = {"label": label, "settings": {**s, "out": str(folder)}}
-            replace = s["overwrite"] or restarted()
-            kept["out"] = Recorder(folder, more=more, overwrite=replace, resume=resume or again)
+            replace = s["overwrite"] or again
+            kept["out"] = Recorder(folder, more=more, overwrite=replace, resume=goes_on)
     work = local(s)
     if launched():
         work["engine"] = Distributed(s["engine"], timeout=s["timeout"], **execution(s))
@@ -114,7 +123,8 @@ def _run(s: dict[str, Any], resume: bool) -> None:
 
 @settings_command("compare", leave_out={"method", "seed", "checkpoint_every", "track", "timeout"})
 def compare_command(s: dict[str, Any]) -> None:
-    """Compare methods, each tuned over the same step sizes. Without arguments: a demo on digits."""
+    """Compare methods, each tuned over the same step sizes. Without arguments: a demo on digits. Given
+    again with the same --out, it does what is missing."""
     built = build_task(s)
     listed = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
     names = [str(name) for name in listed]
@@ -125,8 +135,10 @@ def compare_command(s: dict[str, Any]) -> None:
         )
     if s["seeds"] < 1:
         raise FairleadError(f"seeds is {s['seeds']}: it must be at least 1")
+    place = None
     if s["out"] is not None:
-        prepare_comparison(Path(s["out"]), s)
+        figure_path(s["out"], "compare", s["figure"])  # fail before training, not after
+        place = ComparisonFolder(s["out"], settings=s, overwrite=s["overwrite"])
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:
         raise unknown("axis", s["x"], AXES)
@@ -134,7 +146,7 @@ def compare_command(s: dict[str, Any]) -> None:
     say_memory(built, methods.values(), rounds=s["rounds"], **local(s))
     result = compare(
         built, methods, rounds=s["rounds"], seeds=s["seeds"], grid=tried,
-        target=target(s["target"], built), workers=workers(s["workers"]), **local(s),
+        target=target(s["target"], built), workers=workers(s["workers"]), out=place, **local(s),
     )  # fmt: skip
     rows = result.table()
     narrow = [{k: v for k, v in row.items() if k not in ("gradients", "seconds")} for row in rows]

@@ -12,9 +12,8 @@ from fairlead.cli.common import app, fail, out
 from fairlead.errors import FairleadError
 from fairlead.figures.style import figure_path
 from fairlead.report import html, watch
-from fairlead.report.gather import gather, grouped, readable
+from fairlead.report.gather import gather, grouped, readable, shown
 from fairlead.report.plots import stored_figure
-from fairlead.run.folder import find
 
 Folders = Annotated[list[Path], typer.Argument(help="run folders, or folders that contain them")]
 Title = Annotated[str | None, typer.Option("--title", help="the page's title")]
@@ -39,7 +38,7 @@ def report_command(
         picture = None if figure is None else figure_path(page.parent, page.stem, figure)
         html.write(data, page)
         if picture is not None:
-            stored_figure(grouped(readable(find(folders))[0]), picture)
+            stored_figure(grouped(readable(shown(folders))[0]), picture)
         written = [page] if picture is None else [page, picture]
         out.print(f"written: {', '.join(map(str, written))}", highlight=False)
     except FairleadError as error:

@@ -147,11 +147,11 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "config": (Path, "TOML file with settings; flags take precedence"),
     "checkpoint_every": (
         int,
-        "rounds between checkpoints in the --out folder, in addition to one every ten minutes",
+        "rounds between checkpoints in the --out folder, besides those after 30 s and every ten minutes",
     ),
     "track": (str, "also log to tensorboard, wandb:PROJECT or mlflow:URI, comma-separated"),
     "figure": (str, "figure format: png, pdf or svg"),
-    "overwrite": (bool, "replace the runs in the --out folder"),
+    "overwrite": (bool, "start anew: replace the runs in the --out folder"),
     "out": (Path, "folder for settings, history, checkpoints, table and figure"),
 }
 

@@ -49,6 +49,22 @@ def _write_split(folder: Path, task: Task, s: dict[str, Any]) -> str:
     return f", {path.name}"
 
 
+def is_written(folder: Path, s: dict[str, Any]) -> bool:
+    """Whether a folder holds a finished run of so many rounds, with everything that `write_run` writes."""
+    try:
+        run = runs.read(folder)
+        if run.status not in ("rounds", "target") or run.about.get("rounds") != s["rounds"]:
+            return False
+        files = [folder / "history.csv"]
+        if any(name in run.history for name in MAIN):
+            files.append(figure_path(folder, "run", s["figure"]))
+        if s["task"] in SPLIT_TASKS and run.about.get("split") is not None:
+            files.append(figure_path(folder, "split", s["figure"]))
+        return all(file.is_file() for file in files)
+    except FairleadError:
+        return False
+
+
 def write_run(folder: Path, s: dict[str, Any], run: Run) -> str:
     """Write the history as a table and a figure, next to the run's own files; return what was written."""
     with _writing(folder):
@@ -62,31 +78,8 @@ def write_run(folder: Path, s: dict[str, Any], run: Run) -> str:
     return f"{folder}/run.json, history.sqlite, history.csv{picture}{split}"
 
 
-def prepare_comparison(folder: Path, s: dict[str, Any]) -> None:
-    """Reject a folder that holds runs, before training; with --overwrite remove those of an earlier
-    comparison."""
-    figure_path(folder, "compare", s["figure"])
-    held = runs.find(folder) if folder.is_dir() else []
-    if held and not s["overwrite"]:
-        raise FairleadError(
-            f"{folder} already holds {len(held)} runs: use another folder, or --overwrite"
-        )
-    for run in held:
-        if run.folder == folder / f"{run.label}-{run.seed}":  # and no other runs below
-            runs.remove(run.folder)
-    folder_for(folder, s)
-
-
 def write_comparison(folder: Path, s: dict[str, Any], result: Comparison) -> str:
-    """Write the settings, runs, table and figure of a comparison; return what was written."""
-    for label, entry in result.entries.items():
-        for run in entry.runs:
-            more = {"label": label, "target": result.goal, "settings": {**s, "out": str(folder)}}
-            run.write(folder / f"{label}-{run.plan.seed}", more)
-    with _writing(folder):
-        (folder / "table.md").write_text(result.to_markdown(), encoding="utf-8")
-        (folder / "table.csv").write_text(result.to_csv(), encoding="utf-8")
-    runs.write_json(folder / "tuning.json", result.tuning())
+    """Write the figures of a comparison, next to its runs and tables; return what there is."""
     path = figure_path(folder, "compare", s["figure"])
     result.plot(path, s["x"])
     task = next(iter(result.entries.values())).runs[0].task

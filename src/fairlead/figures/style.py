@@ -55,11 +55,18 @@ def look(number: int) -> dict[str, Any]:
 
 
 def save(figure: Any, path: str | Path) -> None:
-    """Write a figure in the format of its file name; the same figure gives the same bytes."""
+    """Write a figure in the format of its file name; the same figure gives the same bytes. The file is
+    complete or absent."""
+    path = Path(path)
+    kind = path.suffix.lower()
+    beside = path.with_name(f"{path.name}.part") if kind else path
     try:
         with in_style():
-            figure.savefig(path, metadata=NO_DATE.get(Path(path).suffix.lower()))
+            figure.savefig(beside, format=kind[1:] or None, metadata=NO_DATE.get(kind))
+        if kind:
+            beside.replace(path)
     except OSError as error:
+        beside.unlink(missing_ok=True)
         raise FairleadError(f"cannot write {path}: {error.strerror or error}") from error
 
 

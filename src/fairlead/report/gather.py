@@ -14,7 +14,7 @@ import numpy as np
 from fairlead.errors import FairleadError
 from fairlead.methods.citations import PAPERS
 from fairlead.report.plots import MAIN
-from fairlead.run.folder import StoredRun, find, flat
+from fairlead.run.folder import COMPARISON, TRIALS, StoredRun, find, flat
 from fairlead.run.history import History
 from fairlead.task.metrics import known, sign
 from fairlead.version import __version__
@@ -24,14 +24,14 @@ AXES = {
     "bits": "bits up and down", "bits_up": "bits up", "bits_down": "bits down",
     "nominal_up": "nominal bits up", "gradients": "sample gradients", "seconds": "seconds in rounds",
 }  # fmt: skip
-PER_RUN = ("seed", "began", "after", "engine", "versions", "split", "settings", "better")
+PER_RUN = ("seed", "began", "after", "engine", "versions", "split", "settings", "command", "better")
 TASK_SETTINGS = ("split", "split_value", "model", "task_set", "valid")
 """Command settings that change the task but not its name."""
 
 
 def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str, Any]:
     """Everything the page shows, ready for JSON; see `fairlead.report.html`."""
-    stored, problems = readable(find(folders))
+    stored, problems = readable(shown(folders))
     tuned = _tuning(folders)
     if not stored and not tuned:
         names = ", ".join(map(str, folders))
@@ -65,6 +65,20 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
         ],
         "citations": _citations(stored),
     }  # fmt: skip
+
+
+def shown(folders: Sequence[str | Path]) -> list[StoredRun]:
+    """The runs in folders; of a method in a comparison those with the chosen step size, once there are some,
+    and until then those it tries."""
+    found = find(folders)
+    chosen = {(run.folder.parent, run.label) for run in found}
+    return [
+        run
+        for run in found
+        if run.folder.parent.name != TRIALS
+        or (run.folder.parents[1], run.label) not in chosen
+        or not (run.folder.parents[1] / COMPARISON).is_file()
+    ]
 
 
 def _title(stored: Sequence[StoredRun], tuned: Sequence[Mapping[str, Any]]) -> str:

@@ -41,21 +41,24 @@ class Checkpoints:
     """Where and when to write checkpoints.
 
     every: rounds between checkpoints; minutes: time between them, whichever comes first.
-    last: how many to keep.
+    last: how many to keep. first: minutes until the first one, if `minutes` is longer.
     """
 
     folder: str | Path
     every: int | None = None
     minutes: float | None = 10.0
     last: int = 3
+    first: float = 0.5
 
     def __post_init__(self) -> None:
         if (self.every is not None and self.every < 1) or self.last < 1:
             raise FairleadError(
                 f"checkpoints: every is {self.every} and last is {self.last}: both must be at least 1"
             )
-        if self.minutes is not None and not self.minutes > 0:
-            raise FairleadError(f"checkpoints: minutes is {self.minutes}: must be positive")
+        for name in ("minutes", "first"):
+            given = getattr(self, name)
+            if given is not None and not given > 0:
+                raise FairleadError(f"checkpoints: {name} is {given}: must be positive")
 
 
 @dataclasses.dataclass
@@ -67,6 +70,11 @@ class Saved:
     seconds: float
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run ended with this round; None if it went on."""
+        return self.meta.get("stopped")
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors whose names start with `name/`."""
@@ -93,9 +101,14 @@ class Saved:
         """The rows recorded so far."""
         columns, table = self.meta["columns"], self.tensors["history"].tolist()
         given = self.tensors["given"].tolist()
+        whole = set(self.meta.get("integers", columns))
         return History(
             [
-                {c: _number(v) for c, v, g in zip(columns, row, has, strict=True) if g}
+                {
+                    c: _number(v) if c in whole else v
+                    for c, v, g in zip(columns, row, has, strict=True)
+                    if g
+                }
                 for row, has in zip(table, given, strict=True)
             ]
         )
@@ -131,6 +144,8 @@ class Keeper:
         self.ranks = ranks if ranks is not None and ranks.size > 1 else None
         self.folder = Path(setting.folder)
         self.since, self.written, self.failed = time.monotonic(), -1, False
+        self.together = 1
+        """How many runs are trained as one, this one included."""
         if fresh and listed(self.folder):
             raise FairleadError(
                 f"{self.folder} holds checkpoints of an earlier run: continue it with resume, or use "
@@ -141,18 +156,30 @@ class Keeper:
         except OSError as error:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
 
+    def begin(self) -> None:
+        """Count the time from now on."""
+        self.since = time.monotonic()
+
     def due(self, round: int) -> bool:
         """Whether to write a checkpoint after this round."""
         every, minutes = self.setting.every, self.setting.minutes
+        if minutes is not None and self.written < 0:
+            minutes = min(minutes, self.setting.first)
         by_round = (every is not None and round % every == 0) or self.failed
         return by_round or (minutes is not None and time.monotonic() - self.since > 60 * minutes)
 
     def try_to_write(
-        self, round: int, state: State, session: Session, history: History, seconds: float
+        self,
+        round: int,
+        state: State,
+        session: Session,
+        history: History,
+        seconds: float,
+        stopped: str | None = None,
     ) -> None:
         """Write a checkpoint; if that fails, warn once and retry after the next round."""
         try:
-            self.write(round, state, session, history, seconds)
+            self.write(round, state, session, history, seconds, stopped)
             self.failed = False
         except FairleadError as error:
             if not self.failed:
@@ -160,13 +187,19 @@ class Keeper:
             self.failed = True
 
     def write(
-        self, round: int, state: State, session: Session, history: History, seconds: float
+        self,
+        round: int,
+        state: State,
+        session: Session,
+        history: History,
+        seconds: float,
+        stopped: str | None = None,
     ) -> Path:
-        """Write a checkpoint atomically, and delete the oldest."""
+        """Write a checkpoint atomically, and delete the oldest. stopped: why the run ends here, if it does."""
         if round == self.written:
             return self._path(round)
         tensors, meta = _collected(round, state, session, history, seconds)
-        meta["config"] = self.config
+        meta |= {"config": self.config, "stopped": stopped, "together": self.together}
         path = self._path(round)
         if self.ranks is None:
             self._write(path, round, tensors, meta)
@@ -241,11 +274,24 @@ def listed(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("round-*.safetensors"))
 
 
-def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[str]]:
-    """The newest intact checkpoint of a run with these settings, and why newer ones were skipped."""
-    inner = Path(folder) / "checkpoints"  # if it is a run folder
-    folder = inner if inner.is_dir() else folder
-    found = listed(folder)
+def number_of(path: Path) -> int:
+    """The round of a checkpoint, from its name."""
+    return int(path.stem.partition("-")[2])
+
+
+def _place(folder: str | Path) -> Path:
+    """The folder with the checkpoints, given that or a run folder."""
+    inner = Path(folder) / "checkpoints"
+    return inner if inner.is_dir() else Path(folder)
+
+
+def newest(
+    folder: str | Path, config: Mapping[str, Any], most: int | None = None
+) -> tuple[Saved, list[str]]:
+    """The newest intact checkpoint of a run with these settings, after at most so many rounds, and why
+    newer ones were skipped."""
+    folder = _place(folder)
+    found = [path for path in listed(folder) if most is None or number_of(path) <= most]
     if not found:
         raise FairleadError(f"there is no checkpoint in {folder}: run with checkpoints=… first")
     wrong = []
@@ -259,14 +305,20 @@ def newest(folder: str | Path, config: Mapping[str, Any]) -> tuple[Saved, list[s
     raise FairleadError(f"no checkpoint in {folder} is usable: {wrong[0]}")
 
 
-def executed(folder: str | Path) -> dict[str, Any]:
-    """How the run in a folder was executed up to its newest checkpoint; empty if unknown."""
-    inner = Path(folder) / "checkpoints"
-    for path in reversed(listed(inner if inner.is_dir() else folder)):
+def peek(folder: str | Path) -> dict[str, Any]:
+    """What the newest checkpoint in a folder says about itself, not verified; empty if there is none."""
+    for path in reversed(listed(_place(folder))):
         wrong = contextlib.suppress(OSError, SafetensorError, KeyError, TypeError, ValueError)
         with wrong, safe_open(path, framework="pt") as file:
-            return json.loads(file.metadata()["fairlead"])["engine"]
+            found = json.loads(file.metadata()["fairlead"])
+            if isinstance(found, dict):
+                return found
     return {}
+
+
+def executed(folder: str | Path) -> dict[str, Any]:
+    """How the run in a folder was executed up to its newest checkpoint; empty if unknown."""
+    return peek(folder).get("engine", {})
 
 
 def read(path: str | Path) -> Saved:
@@ -319,6 +371,7 @@ def _collected(
     tensors["given"] = torch.tensor(given, dtype=torch.bool)
     meta = {
         "format": FORMAT, "round": round, "seconds": seconds, "columns": columns,
+        "integers": [n for n in columns if all(isinstance(r.get(n, 0), int) for r in history.rows)],
         "counters": dataclasses.asdict(session.accounts.counters), "engine": _execution(session),
         "nominal": [e.nominal_up for e in session.accounts.ledger.exchanges],
         "on_host": [name for name, t in state.tensors().items() if t.device.type == "cpu"],
@@ -379,7 +432,7 @@ def _settle(folder: Path) -> None:
 def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise an error if a run to resume has other settings."""
     for name in now:
-        found = _difference("", then.get(name), now[name])
+        found = difference("", then.get(name), now[name])
         if found is not None:
             where, before, after = found
             raise FairleadError(
@@ -388,12 +441,12 @@ def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> No
             )
 
 
-def _difference(path: str, then: Any, now: Any) -> tuple[str, Any, Any] | None:
+def difference(path: str, then: Any, now: Any) -> tuple[str, Any, Any] | None:
     """The first setting that differs, such as ("lr = ", 0.1, 0.2)."""
     if then == now:
         return None
     if isinstance(then, Mapping) and isinstance(now, Mapping) and then.keys() == now.keys():
         start = path.removesuffix(" = ")
-        inner = (_difference(f"{start}.{key} = ".lstrip("."), then[key], now[key]) for key in now)
+        inner = (difference(f"{start}.{key} = ".lstrip("."), then[key], now[key]) for key in now)
         return next(found for found in inner if found is not None)
     return path, then, now

@@ -29,6 +29,8 @@ from fairlead.run.history_file import HistoryFile, read_history, read_parts
 FORMAT = 1
 ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
 TRACK = "track"
+COMPARISON, TRIALS = "comparison.json", "trials"
+"""In the folder of a comparison: what it is, and its runs with step sizes that are tried."""
 WRITTEN = (
     "history.csv",
     *(f"{name}.{kind}" for name in ("run", "split") for kind in ("png", "pdf", "svg")),
@@ -56,7 +58,7 @@ class Recorder(Callback):
         self.file: HistoryFile | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.folder / LOCK)
+            self._lock = locked(self.folder / LOCK)
         except OSError as error:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
         self.replaces = not resume and (self.folder / HISTORY).exists()
@@ -88,6 +90,25 @@ class Recorder(Callback):
         for row in history.rows:  # rows missing in the file are in the checkpoint
             if row["round"] not in kept:
                 self.file.append(row)
+
+    def has_all(self, history: History, stopped: str | None) -> bool:
+        """Whether the folder holds a run with this history that ended for this reason."""
+        try:
+            stored = read(self.folder)
+            same = [row["round"] for row in stored.history.rows] == [
+                r["round"] for r in history.rows
+            ]
+            return same and stored.parts[-1]["why"] == stopped
+        except (FairleadError, IndexError):
+            return False
+
+    def start_anew(self) -> None:
+        """Replace the run in the folder, if there is one."""
+        self.replaces = (self.folder / HISTORY).exists()
+
+    def release(self) -> None:
+        """Let others write to the folder."""
+        self._lock.close()
 
     def row(self, row: Mapping[str, float]) -> None:
         if self.file is not None:
@@ -264,7 +285,7 @@ def remove(folder: str | Path) -> None:
     if path.is_symlink():
         raise FairleadError(f"{path} is a link: give the folder {path.resolve()} itself")
     try:
-        with _locked(path / LOCK):
+        with locked(path / LOCK):
             clear(path)
             with contextlib.suppress(OSError):  # it holds other files
                 (path / CHECKPOINTS).rmdir()
@@ -331,7 +352,7 @@ def write_json(path: Path, value: Any) -> None:
         raise FairleadError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _locked(path: Path) -> IO[str]:
+def locked(path: Path) -> IO[str]:
     """The open lock file, held until it is closed or the process ends."""
     file = path.open("a", encoding="utf-8")
     for _ in range(20):  # a reader may hold it briefly

@@ -19,7 +19,7 @@ from fairlead.core.records import State
 from fairlead.data.batches import Draw
 from fairlead.data.sampling import Dropouts, Sampler
 from fairlead.engine.exchange import RoundCohort, everyone
-from fairlead.engine.session import Session
+from fairlead.engine.session import Execution, Session
 from fairlead.engine.simulate import Simulate
 from fairlead.engine.upcoming import Upcoming
 from fairlead.errors import Diverged, FairleadError
@@ -28,6 +28,7 @@ from fairlead.progress import Progress
 from fairlead.run.about import about
 from fairlead.run.callbacks import Callback, RoundView
 from fairlead.run.checkpoint import Keeper, newest
+from fairlead.run.folder import Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.task.evaluation import directions
@@ -81,6 +82,8 @@ class Loop:
         self.better = directions(task)
         self.history = History(better=self.better)
         self.clock, self.done, self.resumed = 0.0, 0, False
+        self.whole = False
+        """Whether it had already ended when it was resumed."""
         self.stopped: Ending | None = None
         self.error: Diverged | None = None
         self._before: tuple[State, Tensor] = self.state, session.buffers
@@ -88,20 +91,39 @@ class Loop:
 
     # -- resuming -------------------------------------------------------------------------------
 
-    def restore(self, folder: str | Path) -> None:
-        """Resume from the newest checkpoint in a folder."""
-        saved, wrong = newest(folder, self.config)
+    def restore(self, folder: str | Path, most: int | None = None, ended: bool = False) -> None:
+        """Resume from the newest checkpoint in a folder, after at most so many rounds. ended: a run that a
+        callback ended does not go on."""
+        saved, wrong = newest(folder, self.config, most)
         for sentence in wrong:
             warnings.warn(f"skipped: {sentence}", stacklevel=4)
+        if saved.round > self.plan.rounds:
+            raise FairleadError(
+                f"the run in {folder} already has {saved.round} rounds: set rounds higher"
+            )
         self.state = saved.restore(self.state, self.session)
         self.history = History(saved.history().rows, self.better)
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
-        if self.history.last("round") == self.done and self.done % self.plan.eval_every:
-            del self.history.rows[-1]  # evaluated only because it was the last round then
-        if self.done >= self.plan.rounds:
-            raise FairleadError(
-                f"the run in {folder} already has {self.done} rounds: set rounds higher"
-            )
+        if saved.stopped == "diverged":
+            self._diverge()
+        elif saved.stopped == "callback" and ended:
+            self.stopped = "callback"
+        elif self.done < self.plan.rounds:
+            last = self.history.last("round") == self.done
+            if last and self.done % self.plan.eval_every:
+                del self.history.rows[-1]  # evaluated only because it was the last round then
+        self.whole = not self.goes_on()
+        if self.whole:
+            self.session.execution = Execution.read(saved.meta["engine"])
+            self._leave_as_it_is()
+
+    def _leave_as_it_is(self) -> None:
+        """Call no callbacks if the folder already says that the run ended."""
+        recorders = [c for c in self.callbacks if isinstance(c, Recorder)]
+        if any(c.has_all(self.history, self.stopped) for c in recorders):
+            for recorder in recorders:
+                recorder.release()
+            self.callbacks = ()
 
     def follow(self, run: Any) -> None:
         """Resume from a run in memory."""
@@ -134,8 +156,11 @@ class Loop:
 
     def begin(self) -> None:
         """Decide how to run, and evaluate the starting point."""
-        first = self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients)
-        self.engine.prepare(self.session, first, self.plan.rounds)
+        if self.keeper is not None:
+            self.keeper.begin()
+        if not self.whole:
+            first = self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients)
+            self.engine.prepare(self.session, first, self.plan.rounds)
         after = self.done if self.resumed else -1
         known = {**about(self), "after": after} if self.callbacks else {}
         for callback in self.callbacks:
@@ -189,35 +214,54 @@ class Loop:
         self.spend(begin, wait=self.looks)
         self.after()
 
-    def after(self, found: Mapping[str, float] | None = None, total: float | None = None) -> None:
-        """Evaluate and record the round if due, and decide whether to end. `found` is the evaluation and
-        `total` the sum of x, if they were computed for many runs at once."""
+    def after(
+        self,
+        found: Mapping[str, float] | None = None,
+        total: float | None = None,
+        asked_for: tuple[bool, bool] | None = None,
+    ) -> None:
+        """Evaluate and record the round if due, and decide whether to end. For many runs at once: `found` is
+        the evaluation, `total` the sum of x, `asked_for` whether to stop and to write a checkpoint."""
         look = self.looks
         self.done += 1
         asked = self._record(self._answered, found) if look else False
         row = self.history.rows[-1]
         if self._lost(row if look else {}, look, total):
-            self.error = Diverged(
-                f"{type(self.algorithm).__name__} diverged in round {self.done}: the model or its loss "
-                "is not finite; use a smaller step size"
-            )
-            (self.state, self.session.buffers), self.stopped = self._before, "diverged"
+            self.state, self.session.buffers = self._before
+            self._diverge()
+            self._save()
             return
         self.bar.update(self.done, row)
         if look:
             self.session.group.check_alike(self.state.x)
         for callback in self._watched:
             asked = bool(callback.round(RoundView(self.done, self.state, self.session))) or asked
-        keeper = self.keeper
-        due = keeper is not None and keeper.due(self.done)
-        asked, stop, due = self.session.group.agree(asked, self.stop.asked, due)
+        stop, due = asked_for or (self.stop.asked, self.due(self.done))
+        asked, stop, due = self.session.group.agree(asked, stop, due)
         if asked:
             self.stopped = "callback"
         elif stop:
             self.stopped = "interrupted"
-        if keeper is not None and (due or not self.goes_on()):
+        if not self.goes_on() or due:
+            self._save()
+
+    def due(self, round: int) -> bool:
+        """Whether a checkpoint is due after this round."""
+        return self.keeper is not None and self.keeper.due(round)
+
+    def _save(self) -> None:
+        if self.keeper is not None:
             self.session.settle()
-            keeper.try_to_write(self.done, self.state, self.session, self.history, self.clock)
+            self.keeper.try_to_write(
+                self.done, self.state, self.session, self.history, self.clock, self.stopped
+            )
+
+    def _diverge(self) -> None:
+        self.stopped = "diverged"
+        self.error = Diverged(
+            f"{type(self.algorithm).__name__} diverged in round {self.done}: the model or its loss "
+            "is not finite; use a smaller step size"
+        )
 
     def _record(self, clients: int, found: Mapping[str, float] | None = None) -> bool:
         session, plan = self.session, self.plan

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -25,6 +25,7 @@ from fairlead.run.callbacks import Callback
 from fairlead.run.folder import Recorder
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Loop
+from fairlead.run.resume import as_begun, restore_together
 from fairlead.run.train import Run, finished, planned, prepared
 from fairlead.task.evaluation import evaluate_many
 from fairlead.task.task import Task
@@ -39,6 +40,7 @@ def train_many(
     progress: bool | Progress | None = None,
     callbacks: Callable[[int], Sequence[Callback]] | None = None,
     outs: Sequence[str | Path | Recorder | None] | None = None,
+    resume: Literal["auto"] | None = None,
     together: bool | None = None,
     **settings: Any,
 ) -> list[Run]:
@@ -49,6 +51,8 @@ def train_many(
     those of single runs up to rounding. A run's `seconds` are its share of the time.
 
     callbacks: returns the callbacks of a run, given its index. outs: one folder per run.
+    resume: "auto" continues from the checkpoints in these folders, with the same final bytes; runs that are
+        trained together continue from the newest round that all of them have, and ended runs stay as they are.
     together: False trains runs one after another; True raises an error if they must be; by default
         runs are trained together if the engine is `vmap`. What is broadcast to clients then has a
         client axis, so client programs must index vectors by their last axis (x[..., part]) and use
@@ -63,13 +67,19 @@ def train_many(
     """
     if outs is not None and len(outs) != len(runs):
         raise FairleadError(f"{len(outs)} folders for {len(runs)} runs: give one per run")
+    if resume is not None and (resume != "auto" or outs is None or None in outs):
+        raise FairleadError(f'resume is {resume!r}: give "auto", and a folder per run in outs')
     loops: list[Loop] = []
+    known = None if outs is None else task.fingerprint()
     for place, (method, seed) in enumerate(runs):
         plan, local = planned(rounds=rounds, seed=seed, **settings)
         own = () if callbacks is None else callbacks(place)
         out = None if outs is None else outs[place]
         try:
-            loops.append(prepared(task, method, plan, local, engine, None, own, out))
+            if resume is not None and isinstance(out, str | Path):
+                out = Recorder(out, resume=True)
+            loop = prepared(task, method, plan, local, engine, None, own, out, fingerprint=known)
+            loops.append(loop)
         except FairleadError as error:
             for loop in loops:
                 loop.fail(error)
@@ -78,11 +88,29 @@ def train_many(
     bar = Progress.of(progress, len(runs) * rounds, f"{len(runs)} runs")
     with alone(), bar, Stop(any(loop.keeper is not None for loop in loops)) as stop:
         for group in _alike(loops):
+            if resume is not None:
+                as_begun(group)
             _share_engine(group)
             for some in _that_fit(group, together):
-                _run(some, stop, bar, sum(run.rounds for run in done.values()))
+                waiting = [loop for loop in loops if id(loop) not in done]
+                if resume is not None:
+                    with _failing(waiting):
+                        restore_together(some)
+                with _failing([loop for loop in waiting if loop not in some]):
+                    _run(some, stop, bar, sum(run.rounds for run in done.values()))
                 done.update({id(loop): finished(loop) for loop in some})
     return [done[id(loop)] for loop in loops]
+
+
+@contextlib.contextmanager
+def _failing(loops: Sequence[Loop]) -> Iterator[None]:
+    """Inform runs of an error."""
+    try:
+        yield
+    except BaseException as error:
+        for loop in loops:
+            loop.fail(error)
+        raise
 
 
 def pays(task: Task, **settings: Any) -> bool:
@@ -146,8 +174,9 @@ def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
     with contextlib.ExitStack() as stack:
         for loop in loops:
             stack.enter_context(loop.going(stop))
+        for loop in loops:
             loop.begin()
-        if len(loops) == 1 or not _joinable(loops):
+        if not _joined(loops):
             for place, loop in enumerate(loops):
                 while loop.goes_on():
                     loop.round()
@@ -157,6 +186,15 @@ def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
         while live := [loop for loop in loops if loop.goes_on()]:
             _round(live)
             bar.update(before + sum(c.done for c in loops), live[0].history.rows[-1])
+
+
+def _joined(loops: Sequence[Loop]) -> bool:
+    """Whether the rounds of runs are executed as one, as they were if they are resumed."""
+    keepers = [loop.keeper for loop in loops if loop.keeper is not None]
+    found = len(loops) > 1 and (any(k.together > 1 for k in keepers) or _joinable(loops))
+    for keeper in keepers:
+        keeper.together = len(loops) if found else 1
+    return found
 
 
 def _joinable(loops: Sequence[Loop]) -> bool:
@@ -196,13 +234,14 @@ def _round(live: Sequence[Loop]) -> None:
 def _after(live: Sequence[Loop]) -> None:
     """What follows a round, with one evaluation for all runs."""
     first = live[0]
+    asked_for = first.stop.asked, any(loop.due(loop.done + 1) for loop in live)
     if not first.looks:  # all runs are in the same round, with the same evaluations
         for loop in live:
-            loop.after()
+            loop.after(asked_for=asked_for)
         return
     x = torch.stack([loop.state.x for loop in live])
     buffers = torch.stack([loop.session.buffers for loop in live])
     plan = first.plan
     found = evaluate_many(first.task, x, buffers, plan.weighting, plan.objective)
     for loop, values, total in zip(live, found, x.sum(1).tolist(), strict=True):
-        loop.after(values, total)
+        loop.after(values, total, asked_for)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairlead.core.method import Algorithm
+from fairlead.engine.session import Execution
 from fairlead.errors import FairleadError
-from fairlead.run.checkpoint import Checkpoints, executed, listed
+from fairlead.run.checkpoint import Checkpoints, executed, listed, number_of, peek, read
 from fairlead.run.folder import CHECKPOINTS, Recorder
+from fairlead.run.loop import Loop
 
 
 def workers_before(
@@ -21,6 +24,20 @@ def workers_before(
         return resume.session.group.size
     folder = to_go_on(out, checkpoints) if resume == "auto" else resume
     return None if folder is None else executed(folder).get("workers")
+
+
+def has_ended(
+    out: str | Path | Recorder | None,
+    checkpoints: str | Path | Checkpoints | None,
+    resume: Any,
+    rounds: int,
+) -> bool:
+    """Whether the run to resume has all its rounds or diverged, as its newest checkpoint says."""
+    if resume is None or hasattr(resume, "session"):
+        return False
+    folder = to_go_on(out, checkpoints) if resume == "auto" else resume
+    found = {} if folder is None else peek(folder)
+    return found.get("round") == rounds or found.get("stopped") == "diverged"
 
 
 def begins_with_all(algorithm: Algorithm[Any, Any]) -> bool:
@@ -44,3 +61,51 @@ def to_go_on(
     else:
         raise FairleadError('resume="auto" needs a folder: pass out=… or checkpoints=…')
     return folder if listed(folder) else None
+
+
+def as_begun(group: Sequence[Loop]) -> None:
+    """Execute runs as the first of them with a checkpoint was."""
+    for loop in group:
+        known = {} if loop.keeper is None else executed(loop.keeper.folder)
+        if known and known["workers"] == loop.session.group.size:
+            group[0].session.use(Execution.read(known))
+            return
+
+
+def restore_together(loops: Sequence[Loop]) -> None:
+    """Continue runs from their checkpoints: those whose rounds were executed as one from the newest round
+    that all of them have, others each from its own."""
+    folders = [loop.keeper.folder for loop in loops if loop.keeper is not None]
+    known = [peek(folder) for folder in folders]
+    joined = len(loops) > 1 and any(one.get("together", 1) > 1 for one in known)
+    most = _shared_round(folders) if joined else None
+    for loop, folder in zip(loops, folders, strict=True):
+        gradients, started = loop.session.gradients, bool(listed(folder))
+        if joined:
+            assert loop.keeper is not None
+            loop.keeper.together, started = len(loops), most is not None
+        if started:
+            loop.restore(folder, most, ended=True)
+            loop.session.gradients = gradients  # they share what is captured
+        else:
+            for recorder in loop.callbacks:
+                if isinstance(recorder, Recorder):
+                    recorder.start_anew()
+
+
+def _shared_round(folders: Sequence[Path]) -> int | None:
+    """The newest round that all runs have an intact checkpoint of, or before which they had ended."""
+    rounds = {number_of(path) for folder in folders for path in listed(folder)}
+    return next(
+        (k for k in sorted(rounds, reverse=True) if all(_is_at(f, k) for f in folders)), None
+    )
+
+
+def _is_at(folder: Path, round: int) -> bool:
+    path = next((p for p in reversed(listed(folder)) if number_of(p) <= round), None)
+    try:
+        saved = None if path is None else read(path)
+    except FairleadError:
+        return False
+    ended = ("rounds", "target", "diverged", "callback")
+    return saved is not None and (saved.round == round or saved.stopped in ended)

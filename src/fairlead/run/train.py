@@ -37,7 +37,7 @@ from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Ending, Loop, Plan
-from fairlead.run.resume import begins_with_all, to_go_on, workers_before
+from fairlead.run.resume import begins_with_all, has_ended, to_go_on, workers_before
 from fairlead.task.task import Task
 
 
@@ -190,6 +190,8 @@ def train(
         Ctrl-C and SIGTERM then end the run after the current round, with a checkpoint.
     resume: a run with the same settings and fewer rounds, or a folder of a run or of checkpoints, to
         continue to the same final bytes; "auto" continues if there is a checkpoint and starts otherwise.
+        A folder's run that has ended is returned as it is; its callbacks are called only if its end
+        was not recorded.
 
     >>> import fairlead as fl
     >>> run = fl.train(fl.problems.theorem2(gradient=10), fl.Scaffold(lr=0.1), rounds=100, steps=10)
@@ -203,6 +205,8 @@ def train(
         measures=measures, target=target,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
+    if type(setting) is Simulate and has_ended(out, checkpoints, resume, rounds):
+        workers = 1  # nothing is left to do
     before = workers_before(out, checkpoints, resume) if workers in (None, "auto") else None
     with (
         alone(),
@@ -312,12 +316,14 @@ def prepared(
     out: str | Path | Recorder | None = None,
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
+    fingerprint: Mapping[str, Any] | None = None,
 ) -> Loop:
-    """A checked run before its first round."""
+    """A checked run before its first round; `fingerprint` is the task's, if it is known."""
     try:
         return _prepared(
-            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume
-        )
+            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume,
+            fingerprint,
+        )  # fmt: skip
     except FairleadError as error:
         if isinstance(out, Recorder):
             out.failed(error)
@@ -335,6 +341,7 @@ def _prepared(
     out: str | Path | Recorder | None,
     checkpoints: str | Path | Checkpoints | None,
     resume: Run | str | Path | None,
+    fingerprint: Mapping[str, Any] | None,
 ) -> Loop:
     weights = task.client_weights(plan.weighting)
     check(task, algorithm, plan, local)
@@ -357,7 +364,7 @@ def _prepared(
         folder = out.folder if isinstance(out, Recorder) else Path(out)
         checkpoints = checkpoints or folder / CHECKPOINTS
     if checkpoints is not None or from_folder:
-        config["task"] = task.fingerprint()
+        config["task"] = fingerprint or task.fingerprint()
     keeper = None
     if checkpoints is not None:
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
@@ -372,7 +379,7 @@ def _prepared(
     loop = Loop(task, algorithm, plan, setting, session, config, callbacks, keeper, bar)
     try:
         if isinstance(resume, str | Path):
-            loop.restore(resume)
+            loop.restore(resume, ended=again)
         elif resume is not None:
             check_resume(resume, config, task, plan)
             loop.follow(resume)
@@ -389,6 +396,15 @@ def finished(loop: Loop) -> Run:
         c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
         plan=c.plan, config=c.config,
     )  # fmt: skip
-    for callback in c.callbacks:
-        callback.end(run)
+    own = [callback for callback in c.callbacks if isinstance(callback, Recorder)]
+    try:
+        for callback in c.callbacks:
+            if callback not in own:
+                callback.end(run)
+    except BaseException as error:
+        for recorder in own:
+            recorder.failed(error)
+        raise
+    for recorder in own:  # the last to know: a run that ended in its folder has ended for all
+        recorder.end(run)
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -14,31 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm
+from fairlead.describe import described
 from fairlead.errors import FairleadError
 from fairlead.progress import Progress
-from fairlead.run.many import pays, train_many
-from fairlead.run.train import Run, train
-from fairlead.schedules import Rate, Schedule, scaled
+from fairlead.run.many import pays
+from fairlead.study.folder import ComparisonFolder
 from fairlead.study.measured import Measured, measured
+from fairlead.study.search import Entry as Entry
+from fairlead.study.search import Search
+from fairlead.study.search import base_lr as base_lr
+from fairlead.study.search import with_value as with_value
 from fairlead.task.task import Task
 
 ZERO_AT_SOLUTION = ("distance", "x_distance", "y_distance", "gap", "residual_norm")
-
-
-@dataclass
-class Entry:
-    """One method of a comparison."""
-
-    label: str
-    algorithm: Algorithm[Any, Any]
-    """The method with its chosen step size."""
-    runs: list[Run]
-    tuning: dict[float, float]
-    """Mean rounds to the target per step size; infinite if it was missed or the runs were stopped early. On
-    validation data, if the task has them."""
-    finals: dict[float, float]
-    """Mean final metric per step size; infinite if a run diverged or was stopped early. On validation data,
-    if the task has them."""
 
 
 @dataclass
@@ -77,8 +66,9 @@ class Comparison:
         reached = [run.rounds_to(self.metric, self.target) for run in self.entries[label].runs]
         return np.array([math.inf if r is None else r for r in reached])
 
-    def table(self) -> list[dict[str, str]]:
-        """One row per method: tuned step size, rounds to the target, best and final metric."""
+    def table(self, seconds: bool = True) -> list[dict[str, str]]:
+        """One row per method: tuned step size, rounds to the target, best and final metric, and the time it
+        took unless seconds=False."""
         rows = []
         for label, entry in self.entries.items():
             row = {"method": label, "lr": f"{base_lr(entry.algorithm):.4g}"}
@@ -91,7 +81,8 @@ class Comparison:
             row["exchanges"] = f"{np.mean([h.last('exchanges') for h in runs]):.0f}"
             row["Mbit"] = f"{np.mean([h.last('bits') for h in runs]) / 1e6:.4g}"
             row["gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
-            row["seconds"] = f"{np.mean([run.seconds for run in entry.runs]):.2f}"
+            if seconds:
+                row["seconds"] = f"{np.mean([run.seconds for run in entry.runs]):.2f}"
             rows.append(row)
         return rows
 
@@ -138,13 +129,13 @@ class Comparison:
             "notes": self.notes(),
         }
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, seconds: bool = True) -> str:
         """The table in Markdown, and what it was tuned on."""
-        return markdown(self.table(), self.measured.sentence if self.is_tuned else "")
+        return markdown(self.table(seconds), self.measured.sentence if self.is_tuned else "")
 
-    def to_csv(self) -> str:
+    def to_csv(self, seconds: bool = True) -> str:
         """The table as CSV."""
-        rows, text = self.table(), io.StringIO()
+        rows, text = self.table(seconds), io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -168,6 +159,8 @@ def compare(
     metric: str | None = None,
     progress: bool | None = None,
     together: bool | None = None,
+    out: str | Path | ComparisonFolder | None = None,
+    overwrite: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Run several methods with the same seeds and settings (those of `train`).
@@ -181,6 +174,8 @@ def compare(
         `fl.train_many`); by default on a GPU and for small problems. Otherwise they run one by one,
         and a step size is stopped once it needs more rounds than the best so far. Workers share one
         run's clients, so several workers mean one run at a time.
+    out: a folder in which every run is written as it goes, and the tables at the end. Given again, the same
+        comparison does only what is missing, and ends in the same table; overwrite=True starts anew.
     """
     named = methods if isinstance(methods, Mapping) else labelled(methods)
     if not named:
@@ -188,7 +183,11 @@ def compare(
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     what = measured(task, metric, target, settings, "compare")
     goal = None if target is None else target[what.metric]
-    single = [name for name in ("callbacks", "checkpoints", "out", "resume") if name in settings]
+    seeds = list(seeds)
+    for name in ("checkpoints", "resume") if out is not None else ():
+        if name in settings:
+            raise FairleadError(f"the runs in out have checkpoints of their own: leave out {name}")
+    single = [name for name in ("callbacks", "checkpoints", "resume") if name in settings]
     shared = {name: value for name, value in settings.items() if name != "workers"}
     if settings.get("workers") not in (None, 1, "auto"):
         single.append("workers")
@@ -196,121 +195,35 @@ def compare(
         raise FairleadError(
             f"{single[0]} is only for single runs: leave out {single[0]} or together"
         )
+    place = None
+    if out is not None:
+        place = (
+            out if isinstance(out, ComparisonFolder) else ComparisonFolder(out, overwrite=overwrite)
+        )
+        if together is None and not single and place.known is not None:
+            together = bool(place.known.get("together"))
     if together is None:
         together = not single and pays(task, rounds=rounds, **shared)
     used = shared if together else settings
-    search = _Search(task, rounds, seeds, grid, what, goal, progress, used)
-    tune = search.at_once if together else search.one_by_one
-    entries = {label: tune(label, method) for label, method in named.items()}
-    return Comparison(entries, what, goal, rounds, settings.get("weighting", "uniform"))
-
-
-@dataclass(frozen=True)
-class _Search:
-    """How every method of a comparison is tuned and run."""
-
-    task: Task
-    rounds: int
-    seeds: Sequence[int]
-    grid: Sequence[float] | None
-    measured: Measured
-    goal: float | None
-    progress: bool | None
-    settings: dict[str, Any]
-
-    def at_once(self, label: str, method: Any) -> Entry:
-        """Run all step sizes and seeds of a method together; the result is the best step size's runs."""
-        task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
-        metric, goal = self.measured.by, self.goal
-        tuned = {lr: method.with_lr(with_value(method.lr, lr)) for lr in grid or ()}
-        tuned = tuned or {base_lr(method): method}
-        pairs = [(lr, seed) for lr in tuned for seed in seeds]
-        bar = Progress.of(self.progress, rounds * len(pairs), label)
-        work = [(tuned[lr], seed) for lr, seed in pairs]
-        found = train_many(task, work, rounds=rounds, progress=bar, **self.settings)
-        runs = {
-            lr: [r for (at, _), r in zip(pairs, found, strict=True) if at == lr] for lr in tuned
-        }
-        sign = -1 if self.measured.better == "higher" else 1
-        used: dict[float, float] = {}
-        finals: dict[float, float] = {}
-        for lr, mine in runs.items():
-            reached = [None if goal is None else run.rounds_to(metric, goal) for run in mine]
-            each = [math.inf if k is None else k for k in reached]
-            used[lr] = 0.0 if goal is None else float(np.mean(each))
-            diverged = any(run.stopped == "diverged" for run in mine)
-            last = [run.history.last(metric) for run in mine]
-            finals[lr] = sign * math.inf if diverged else float(np.mean(last))
-        best = min(tuned, key=lambda lr: (used[lr], sign * finals[lr]))
-        tried = bool(grid)
-        return Entry(label, tuned[best], runs[best], used if tried else {}, finals if tried else {})
-
-    def one_by_one(self, label: str, method: Any) -> Entry:
-        """Tune over the grid, then train with every seed."""
-        task, rounds, seeds, grid = self.task, self.rounds, self.seeds, self.grid
-        total = (len(grid or []) + 1) * len(seeds)
-        with Progress.of(self.progress, total, label) as bar:
-            done = 0
-
-            def one(method: Algorithm[Any, Any], limit: int, **more: Any) -> Run:
-                nonlocal done
-                run = train(task, method, rounds=limit, progress=False, **{**self.settings, **more})
-                done += 1
-                bar.update(
-                    min(done, total), run.history.rows[-1], f"{label}, lr {base_lr(method):g}"
-                )
-                return run
-
-            tuning: dict[float, float] = {}
-            finals: dict[float, float] = {}
-            if grid:
-                method, tuning, finals = _tuned(
-                    one, method, grid, self.measured, self.goal, rounds, seeds
-                )
-            runs = [one(method, rounds, seed=seed) for seed in seeds]
-        return Entry(label, method, runs, tuning, finals)
-
-
-def _tuned(
-    one: Any,
-    method: Any,
-    grid: Sequence[float],
-    measured: Measured,
-    goal: float | None,
-    rounds: int,
-    seeds: Sequence[int],
-) -> tuple[Algorithm[Any, Any], dict[float, float], dict[float, float]]:
-    """The method with the best step size, and each step size's mean rounds and final metric."""
-    metric, sign = measured.by, -1 if measured.better == "higher" else 1
-    stop = {} if goal is None else {"target": {metric: goal}}
-    tried: dict[float, tuple[float, float]] = {}
-    least = float(rounds * len(seeds))  # a step size is stopped once it needs more
-    for lr in grid:
-        candidate = method.with_lr(with_value(method.lr, lr))
-        used, finals = 0.0, []
-        for seed in seeds:
-            limit = int(min(rounds, least - used))
-            run = one(candidate, limit, seed=seed, **stop) if limit > 0 else None
-            reached = run.rounds_to(metric, goal) if run and goal is not None else None
-            if goal is not None:
-                used += math.inf if reached is None else reached
-            if run is None or run.stopped == "diverged":
-                finals.append(math.inf)
-            else:
-                finals.append(sign * run.history.last(metric))
-            if goal is not None and reached is None:
-                break
-        tried[lr] = (used, float(np.mean(finals)))
-        least = min(least, used) if goal is not None else least
-    best = min(tried, key=lambda lr: tried[lr])
-    means = {lr: used / len(seeds) for lr, (used, _) in tried.items()}
-    finals = {lr: sign * final for lr, (_, final) in tried.items()}
-    return method.with_lr(with_value(method.lr, best)), means, finals
-
-
-def with_value(rate: Rate, lr: float) -> Rate:
-    """The same schedule with another base step size."""
-    return scaled(rate, lr / rate.lr) if isinstance(rate, Schedule) else lr
+    each = len(grid or [None]) + (0 if together or not grid else 1)
+    total = len(named) * each * len(seeds) * rounds
+    with contextlib.ExitStack() as stack:
+        if place is not None:
+            about = {
+                "task": task.fingerprint(), "methods": described(named), "rounds": rounds, "seeds": seeds,
+                "grid": None if grid is None else list(grid), "metric": what.metric, "target": goal,
+                "together": together,
+                "settings": described({k: v for k, v in settings.items() if k != "callbacks"}),
+            }  # fmt: skip
+            stack.enter_context(place.at_work(about, None if goal is None else {what.metric: goal}))
+        bar = stack.enter_context(Progress.of(progress, total, "comparison"))
+        search = Search(task, rounds, seeds, grid, what, goal, used, bar, place)
+        tune = search.at_once if together else search.one_by_one
+        entries = {label: tune(label, method) for label, method in named.items()}
+        result = Comparison(entries, what, goal, rounds, settings.get("weighting", "uniform"))
+        if place is not None:
+            place.write(result)
+    return result
 
 
 def labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any, Any]]:
@@ -321,13 +234,6 @@ def labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any,
         count = sum(label.split(" ")[0] == name for label in named)
         named[f"{name} {count + 1}" if count else name] = method
     return named
-
-
-def base_lr(method: Any) -> float:
-    """The base step size; for a function its first value."""
-    lr: Any = getattr(method.lr, "lr", method.lr)
-    first: Any = lr(0) if callable(lr) else lr
-    return first
 
 
 def _finite(value: float) -> float | None:
