@@ -1,134 +1,32 @@
 """Client programs as straight-line operators around one loop, so that their size does not grow with the steps.
 
-A program is run once on tensors without values, for a few local steps, while every operator is noted. From
-some step on all steps issue the same operators: on values made before the loop (they stay), in the same
-step, or at the same place up to three steps earlier (they are carried from step to step). That step is the
-body of a loop; what comes before it and after it is run once. Gradients are single entries of the list.
+A program is run once on tensors without values, for a few local steps, while every operator is noted (see
+`tracing`). From some step on all steps issue the same operators: on values made before the loop (they stay), in
+the same step, or at the same place up to three steps earlier (they are carried from step to step). That step is
+the body of a loop; what comes before it and after it is run once. Gradients are single entries of the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fairlead.gradients.capture import compiled
+from fairlead.engine.tracing import BEFORE, Entry, Key, Recorder, Untraceable
 
 TRACED = 7
 """Steps that are traced."""
 FURTHEST = 3
 """How many steps back a step may reach."""
-BEFORE = -100
-"""The step of what comes before the first one."""
 _aten = torch.ops.aten
-
-
-class Untraceable(Exception):
-    """Why a program cannot be written down as a list of operators with one loop."""
-
-
-class Key(NamedTuple):
-    """A value: an input by its name, or an output of an operator by its step and its place there.
-
-    Within the body of the loop `step` is how many steps ago the value was made, as a negative number.
-    """
-
-    step: int
-    place: int | str
-    output: int = 0
-
-
 NOW = object()
 """Among the arguments of an operator: the number of the present step."""
 DIFFERS = object()
 """In the place of an argument on which the steps do not agree."""
-
-
-@dataclass
-class Entry:
-    """One operator; keys stand for tensors among its flattened arguments."""
-
-    run: Callable[..., Any]
-    leaves: list[Any]
-    spec: Any
-    outputs: list[Key]
-    like: list[Tensor]
-    """Tensors without values, shaped like its outputs."""
-    changes: bool
-    """Whether it changes a tensor in place."""
-    done: list[Key] = field(default_factory=list)
-    """Values that nothing needs after it."""
-
-    def reads(self) -> Iterable[Key]:
-        return (leaf for leaf in self.leaves if type(leaf) is Key)
-
-
-class Recorder(TorchDispatchMode):
-    """Notes the operators of a program. name_of: the name of a tensor that is an input, or None."""
-
-    def __init__(self, name_of: Callable[[Tensor], str | None]) -> None:
-        super().__init__()
-        self.name_of, self.step = name_of, BEFORE
-        self.entries: dict[int, list[Entry]] = {BEFORE: []}
-        self._known: dict[int, Key] = {}
-        self._made_in: dict[int, int] = {}  # the step that made a tensor's memory
-        self._alive: list[Any] = []
-
-    def begin(self, step: int) -> None:
-        """What follows belongs to this step."""
-        self.step = step
-        self.entries.setdefault(step, [])
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is _aten._local_scalar_dense.default:
-            raise Untraceable("its client program waits for a number")
-        out = func(*args, **kwargs)
-        self.note(func, args, kwargs, out, func._schema.is_mutable)
-        if func._schema.is_mutable:
-            self._check_changed(func, args, kwargs)
-        return out
-
-    def note(
-        self, run: Callable[..., Any], args: Any, kwargs: Any, out: Any, changes: bool = False
-    ) -> None:
-        """Note an operator and what it returned."""
-        flat, spec = tree_flatten((args, kwargs))
-        here = self.entries[self.step]
-        leaves = [self.key(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
-        results = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)]
-        outputs = [Key(self.step, len(here), place) for place in range(len(results))]
-        given = {id(leaf) for leaf in flat}
-        for key, t in zip(outputs, results, strict=True):
-            if id(t) not in given:
-                self._known[id(t)] = key
-                self._made_in.setdefault(t.untyped_storage()._cdata, self.step)
-        self._alive += [*flat, *results]
-        here.append(Entry(run, leaves, spec, outputs, results, changes))
-
-    def key(self, t: Tensor) -> Any:
-        """The key of a tensor, or a constant itself."""
-        found = self._known.get(id(t))
-        if found is not None:
-            return found
-        name = self.name_of(t)
-        return t if name is None else Key(BEFORE, name)
-
-    def _check_changed(self, func: Any, args: Any, kwargs: Any) -> None:
-        for place, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            changed = args[place] if place < len(args) else kwargs.get(argument.name)
-            for t in tree_flatten(changed)[0]:
-                if self._made_in.get(t.untyped_storage()._cdata) != self.step:
-                    raise Untraceable("its client program changes a vector in place")
 
 
 @dataclass
@@ -202,63 +100,6 @@ class Program:
         return {n: found[k] if type(k) is Key else k for n, k in self.outputs.items()}
 
 
-class CompiledProgram(Program):
-    """A program whose parts are compiled, for inputs of one shape. tuned: several kernels are tried."""
-
-    def __init__(self, program: Program, values: Mapping[Key, Any], tuned: bool) -> None:
-        self.__dict__.update(program.__dict__)
-        made = {key for entry in self.start for key in entry.outputs}
-        later = {*self.left, *self.fixed, *self.carried.values()} & made
-        self._made = list(later)
-        self._read = list({k for entry in self.start for k in entry.reads() if k not in made})
-        known = program.begin(values)
-        slots = [t.contiguous() for t in program.first_slots(known)]
-        self._device = next(iter(values.values())).device
-        now = torch.full((1,), self.first, device=self._device)
-        if self.loops:
-            program.step(slots, known, now)  # gradients are captured before they are compiled
-        ends = {key for entry in self.end for key in entry.outputs}
-        self._left = [k for k in self.left if k not in ends and k not in self.carried]
-        self._kept = self.fixed
-
-        def begin(*given: Tensor) -> list[Tensor]:
-            found = program.begin(dict(zip(self._read, given, strict=True)))
-            return [found[key] for key in self._made]
-
-        def step(*given: Tensor) -> list[Tensor]:
-            rest = dict(zip(self._kept, given[len(slots) : -1], strict=True))
-            return program.step(given[: len(slots)], rest, given[-1])
-
-        def finish(*given: Tensor) -> list[Tensor]:
-            rest = dict(zip(self._left, given[len(slots) :], strict=True))
-            return list(program.finish(rest, given[: len(slots)]).values())
-
-        given = [known[key] for key in self._kept]
-        rest = [known[key] for key in self._left]
-        inputs = [values[key] for key in self._read]
-        self._begin = compiled(begin, inputs, tuned) if self.start else None
-        self._step = compiled(step, [*slots, *given, now], tuned) if self.loops else None
-        self._finish = compiled(finish, [*slots, *rest], tuned) if self.end else None
-
-    def begin(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
-        if self._begin is None:
-            return super().begin(values)
-        made = self._begin(*(values[key] for key in self._read))
-        return {**values, **dict(zip(self._made, made, strict=True))}
-
-    def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor | int) -> list[Any]:
-        assert self._step is not None
-        if isinstance(now, int):
-            now = torch.full((1,), now, device=self._device)
-        return self._step(*(t.contiguous() for t in slots), *(values[k] for k in self._kept), now)
-
-    def finish(self, values: Mapping[Key, Any], slots: Sequence[Any]) -> dict[str, Tensor]:
-        if self._finish is None:
-            return super().finish(values, slots)
-        found = self._finish(*(t.contiguous() for t in slots), *(values[k] for k in self._left))
-        return dict(zip(self.outputs, found, strict=True))
-
-
 def execute(entries: Sequence[Entry], values: dict[Key, Any], now: Any = None) -> None:
     """Run the operators on values by key; what nothing needs any more is let go."""
     for entry in entries:
@@ -272,30 +113,6 @@ def execute(entries: Sequence[Entry], values: dict[Key, Any], now: Any = None) -
         values.update(zip(entry.outputs, results, strict=True))
         for key in entry.done:
             del values[key]
-
-
-def operators(program: Program, values: Mapping[Key, Any]) -> int:
-    """Operators of one step, those of its gradients included."""
-    if not program.loops:
-        return 0
-    known = program.begin(values)
-    slots = program.first_slots(known)
-    program.step(slots, known, 0)  # gradients are captured before they are counted
-    with TorchCount() as count:
-        program.step(slots, known, 0)
-    return count.total
-
-
-class TorchCount(TorchDispatchMode):
-    """Counts operators."""
-
-    total = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.total += 1
-        return func(*args, **(kwargs or {}))
 
 
 def rolled(recorder: Recorder, outputs: Mapping[str, Tensor]) -> Program:

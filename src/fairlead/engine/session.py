@@ -132,6 +132,12 @@ class Session:
         return "" if self.execution is None else self.execution.mode
 
     @property
+    def settled(self) -> Execution:
+        """How it is executed, once that is settled."""
+        assert self.execution is not None, "the session is not prepared"
+        return self.execution
+
+    @property
     def report(self) -> str:
         """How the run is executed, and why."""
         why = "" if self.execution is None else self.execution.why

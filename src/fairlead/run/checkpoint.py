@@ -18,18 +18,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fairlead.core.records import State
 from fairlead.core.tensorfile import Pieces, digest, write
-from fairlead.engine.accounting import Counters, Exchange, Ledger
+from fairlead.engine.accounting import Counters
 from fairlead.engine.processes.ranks import Ranks
 from fairlead.engine.session import Execution, Session
 from fairlead.errors import FairleadError
 from fairlead.run.history import History
+from fairlead.run.ledger_file import ledger_of, ledger_tensors
+from fairlead.run.same import check_same
 
 Tensors = dict[str, Tensor | Pieces]
 FORMAT = "2"
@@ -121,7 +122,7 @@ class Saved:
             shard.restore_rows(session)
         session.buffers = _placed(self.tensors["buffers"], place)
         session.versions.load(self.part("versions"))
-        ledger = _ledger(self.part("ledger"), self.meta["nominal"])
+        ledger = ledger_of(self.part("ledger"), self.meta["nominal"])
         session.accounts.restored(Counters(**self.meta["counters"]), ledger)
         session.use(Execution.read(self.meta["engine"]))
         saved, host = self.part("state"), self.meta["on_host"]
@@ -363,7 +364,7 @@ def _collected(
         tensors |= {f"store/{name}": t for name, t in session.states.store.pieces().items()}
     for field, left in session.residuals.stores.items():
         tensors |= {f"residuals/{field}/{name}": t for name, t in left.pieces().items()}
-    tensors |= {f"ledger/{name}": t for name, t in _ledger_tensors(session.accounts.ledger).items()}
+    tensors |= {f"ledger/{name}": t for name, t in ledger_tensors(session.accounts.ledger).items()}
     tensors |= {f"places/{name}": t for name, t in session.group.saved().items()}
     tensors |= {f"versions/{name}": t for name, t in session.versions.export().items()}
     tensors["buffers"] = session.buffers
@@ -372,42 +373,11 @@ def _collected(
     meta = {
         "format": FORMAT, "round": round, "seconds": seconds, "columns": columns,
         "integers": [n for n in columns if all(isinstance(r.get(n, 0), int) for r in history.rows)],
-        "counters": dataclasses.asdict(session.accounts.counters), "engine": _execution(session),
+        "counters": dataclasses.asdict(session.accounts.counters), "engine": session.settled.saved(),
         "nominal": [e.nominal_up for e in session.accounts.ledger.exchanges],
         "on_host": [name for name, t in state.tensors().items() if t.device.type == "cpu"],
     }  # fmt: skip
     return tensors, meta
-
-
-def _execution(session: Session) -> dict[str, Any]:
-    assert session.execution is not None
-    return session.execution.saved()
-
-
-def _ledger_tensors(ledger: Ledger) -> dict[str, Tensor]:
-    entries = ledger.exchanges
-    flat = {
-        "round": np.array([e.round for e in entries], dtype=np.int64),
-        "down": np.array([e.down for e in entries], dtype=np.int64),
-        "count": np.array([len(e.clients) for e in entries], dtype=np.int64),
-        "clients": np.concatenate([e.clients for e in entries] or [np.zeros(0, np.int64)]),
-        "up": np.concatenate([e.up for e in entries] or [np.zeros(0, np.int64)]),
-        "extra": np.concatenate([e.all_down - e.down for e in entries] or [np.zeros(0, np.int64)]),
-    }
-    return {name: torch.from_numpy(values) for name, values in flat.items()}
-
-
-def _ledger(tensors: dict[str, Tensor], nominal: list[float]) -> Ledger:
-    ledger = Ledger()
-    flat = {name: t.numpy() for name, t in tensors.items()}
-    ends = np.cumsum(flat["count"])
-    for k, end in enumerate(ends):
-        part = slice(end - flat["count"][k], end)
-        clients, up = flat["clients"][part], flat["up"][part]
-        extra = flat["extra"][part]
-        down = int(flat["down"][k])
-        ledger.add(Exchange(int(flat["round"][k]), clients, down, up, nominal[k], extra))
-    return ledger
 
 
 def _number(value: float) -> float:
@@ -427,26 +397,3 @@ def _settle(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error if a run to resume has other settings."""
-    for name in now:
-        found = difference("", then.get(name), now[name])
-        if found is not None:
-            where, before, after = found
-            raise FairleadError(
-                f"{what} is of a run with other settings: {name} was {where}{before}, now it is "
-                f"{where}{after}"
-            )
-
-
-def difference(path: str, then: Any, now: Any) -> tuple[str, Any, Any] | None:
-    """The first setting that differs, such as ("lr = ", 0.1, 0.2)."""
-    if then == now:
-        return None
-    if isinstance(then, Mapping) and isinstance(now, Mapping) and then.keys() == now.keys():
-        start = path.removesuffix(" = ")
-        inner = (difference(f"{start}.{key} = ".lstrip("."), then[key], now[key]) for key in now)
-        return next(found for found in inner if found is not None)
-    return path, then, now

@@ -11,8 +11,8 @@ from fairlead.core.method import Algorithm
 from fairlead.data.batches import Batches
 from fairlead.data.sampling import check_dropout
 from fairlead.errors import FairleadError, unknown
-from fairlead.run.checkpoint import check_same
 from fairlead.run.loop import Plan
+from fairlead.run.same import check_same
 from fairlead.schedules import check_rate
 from fairlead.task.evaluation import recorded
 from fairlead.task.task import Task

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fairlead.core.method import Algorithm
@@ -20,8 +19,7 @@ from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.data.sampling import Cohorts, Dropouts, as_sampler
 from fairlead.describe import described
 from fairlead.engine.accounting import Counters, Ledger
-from fairlead.engine.processes.local import LocalProcesses
-from fairlead.engine.processes.workers import Measurement, Workers, workforce
+from fairlead.engine.processes.workers import Workers
 from fairlead.engine.resources import Needs
 from fairlead.engine.session import Session
 from fairlead.engine.simulate import Mode, Preparation, Simulate
@@ -37,6 +35,7 @@ from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Ending, Loop, Plan
+from fairlead.run.processes import processes_of
 from fairlead.run.resume import begins_with_all, has_ended, to_go_on, workers_before
 from fairlead.task.task import Task
 
@@ -210,7 +209,7 @@ def train(
     before = workers_before(out, checkpoints, resume) if workers in (None, "auto") else None
     with (
         alone(),
-        _processes(workers, setting, task, algorithm, plan, local, before, out) as (group, why),
+        processes_of(workers, setting, task, algorithm, plan, local, before, out) as (group, why),
     ):
         bar = Progress.of(progress, plan.rounds, type(algorithm).__name__)
         how = group.engine(setting)
@@ -223,51 +222,6 @@ def train(
                 loop.round()
             group.collect(loop.session)
     return finished(loop)
-
-
-@contextlib.contextmanager
-def _processes(
-    workers: Workers,
-    setting: Simulate,
-    task: Task,
-    algorithm: Algorithm[Any, Any],
-    plan: Plan,
-    local: Batches,
-    before: int | None,
-    out: str | Path | Recorder | None,
-) -> Iterator[tuple[LocalProcesses, str]]:
-    """The processes of a run, and why that many; workers live as long as the block."""
-
-    def measurement() -> Measurement:
-        bound = algorithm.bind(task.layers, task.domain).to(task.device)
-        session = Simulate(setting.mode).open(
-            task, bound, local, task.client_weights(plan.weighting), plan.seed
-        )
-        first = plan.sampler.cohort(plan.seed, 0, task.clients)
-        return Measurement(Simulate(setting.mode), session, first, plan.rounds)
-
-    with contextlib.ExitStack() as stack:
-        try:
-            if workers != 1:
-                check(task, algorithm, plan, local)  # while one process can report errors
-            work = np.zeros(0)
-            free = type(setting) is Simulate and setting.mode != "debug" and not setting.threads
-            if workers is None and free:
-                work = _work(task, plan, local)
-            force = workforce(workers, task.device, measurement, work, before)
-            processes = stack.enter_context(force.start())
-            why = force.settle(processes)
-        except FairleadError as error:
-            if isinstance(out, Recorder):
-                out.failed(error)
-            raise
-        yield processes, why
-
-
-def _work(task: Task, plan: Plan, local: Batches) -> NDArray[np.float64]:
-    """What the clients of the first round do, in parameters times samples."""
-    first = plan.sampler.cohort(plan.seed, 0, task.clients)
-    return task.dim * local.cost(plan.seed, 0, first, task.sizes[first])
 
 
 def planned(

@@ -20,7 +20,7 @@ from typing import Any
 
 from fairlead.errors import FairleadError
 from fairlead.run import folder as runs
-from fairlead.run.checkpoint import difference, listed, shards_of
+from fairlead.run.checkpoint import listed, shards_of
 from fairlead.run.folder import (
     CHECKPOINTS,
     COMPARISON,
@@ -30,6 +30,7 @@ from fairlead.run.folder import (
     StoredRun,
     write_json,
 )
+from fairlead.run.same import difference
 from fairlead.version import __version__
 
 CONFIG = "config.json"

@@ -1,0 +1,95 @@
+"""Client programs whose parts are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairlead.engine.rolled import Program
+from fairlead.engine.tracing import Key
+from fairlead.gradients.capture import compiled
+
+
+class CompiledProgram(Program):
+    """A program whose parts are compiled, for inputs of one shape. tuned: several kernels are tried."""
+
+    def __init__(self, program: Program, values: Mapping[Key, Any], tuned: bool) -> None:
+        self.__dict__.update(program.__dict__)
+        made = {key for entry in self.start for key in entry.outputs}
+        later = {*self.left, *self.fixed, *self.carried.values()} & made
+        self._made = list(later)
+        self._read = list({k for entry in self.start for k in entry.reads() if k not in made})
+        known = program.begin(values)
+        slots = [t.contiguous() for t in program.first_slots(known)]
+        self._device = next(iter(values.values())).device
+        now = torch.full((1,), self.first, device=self._device)
+        if self.loops:
+            program.step(slots, known, now)  # gradients are captured before they are compiled
+        ends = {key for entry in self.end for key in entry.outputs}
+        self._left = [k for k in self.left if k not in ends and k not in self.carried]
+        self._kept = self.fixed
+
+        def begin(*given: Tensor) -> list[Tensor]:
+            found = program.begin(dict(zip(self._read, given, strict=True)))
+            return [found[key] for key in self._made]
+
+        def step(*given: Tensor) -> list[Tensor]:
+            rest = dict(zip(self._kept, given[len(slots) : -1], strict=True))
+            return program.step(given[: len(slots)], rest, given[-1])
+
+        def finish(*given: Tensor) -> list[Tensor]:
+            rest = dict(zip(self._left, given[len(slots) :], strict=True))
+            return list(program.finish(rest, given[: len(slots)]).values())
+
+        given = [known[key] for key in self._kept]
+        rest = [known[key] for key in self._left]
+        inputs = [values[key] for key in self._read]
+        self._begin = compiled(begin, inputs, tuned) if self.start else None
+        self._step = compiled(step, [*slots, *given, now], tuned) if self.loops else None
+        self._finish = compiled(finish, [*slots, *rest], tuned) if self.end else None
+
+    def begin(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
+        if self._begin is None:
+            return super().begin(values)
+        made = self._begin(*(values[key] for key in self._read))
+        return {**values, **dict(zip(self._made, made, strict=True))}
+
+    def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor | int) -> list[Any]:
+        assert self._step is not None
+        if isinstance(now, int):
+            now = torch.full((1,), now, device=self._device)
+        return self._step(*(t.contiguous() for t in slots), *(values[k] for k in self._kept), now)
+
+    def finish(self, values: Mapping[Key, Any], slots: Sequence[Any]) -> dict[str, Tensor]:
+        if self._finish is None:
+            return super().finish(values, slots)
+        found = self._finish(*(t.contiguous() for t in slots), *(values[k] for k in self._left))
+        return dict(zip(self.outputs, found, strict=True))
+
+
+def operators(program: Program, values: Mapping[Key, Any]) -> int:
+    """Operators of one step, those of its gradients included."""
+    if not program.loops:
+        return 0
+    known = program.begin(values)
+    slots = program.first_slots(known)
+    program.step(slots, known, 0)  # gradients are captured before they are counted
+    with TorchCount() as count:
+        program.step(slots, known, 0)
+    return count.total
+
+
+class TorchCount(TorchDispatchMode):
+    """Counts operators."""
+
+    total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.total += 1
+        return func(*args, **(kwargs or {}))

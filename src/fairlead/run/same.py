@@ -1,0 +1,31 @@
+"""Whether a run to resume has the same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.errors import FairleadError
+
+
+def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise an error if a run to resume has other settings."""
+    for name in now:
+        found = difference("", then.get(name), now[name])
+        if found is not None:
+            where, before, after = found
+            raise FairleadError(
+                f"{what} is of a run with other settings: {name} was {where}{before}, now it is "
+                f"{where}{after}"
+            )
+
+
+def difference(path: str, then: Any, now: Any) -> tuple[str, Any, Any] | None:
+    """The first setting that differs, such as ("lr = ", 0.1, 0.2)."""
+    if then == now:
+        return None
+    if isinstance(then, Mapping) and isinstance(now, Mapping) and then.keys() == now.keys():
+        start = path.removesuffix(" = ")
+        inner = (difference(f"{start}.{key} = ".lstrip("."), then[key], now[key]) for key in now)
+        return next(found for found in inner if found is not None)
+    return path, then, now
