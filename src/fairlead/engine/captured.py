@@ -186,8 +186,8 @@ class Take:
             self.perform(steps)
             self.last = "all"
             return
-        if not self.replays:
-            self.together = steps if steps <= WHOLE or self.whole else None
+        if not self.replays and self.whole is None:
+            self.together = steps if steps <= WHOLE else None
         drawn = cuda_graph.Generator(self.session.task.device)
         try:
             for name, _ in self._parts(steps):
@@ -236,7 +236,7 @@ class Take:
 
     def perform(self, steps: int) -> None:
         """The whole exchange."""
-        if self.whole is not None:
+        if self.whole is not None and steps == self.together:
             found = self.whole(*self.inputs.tensors.values())
             self.left["all"] = dict(zip(self.program.outputs, found, strict=True))
         else:
@@ -277,6 +277,7 @@ class Take:
         try:
             if self.fixed and steps * operators(program, given) <= LITTLE:
                 self.whole = compiled(run, [self.inputs[name] for name in names], self.tuned)
+                self.together = steps
             else:
                 self.program = CompiledProgram(program, given, self.tuned)
         except Exception as error:  # a compiler has many ways to fail

@@ -49,6 +49,7 @@ class Inputs:
         self._known: dict[str, NDArray[Any]] = {}
         self._rows: dict[str, Tensor] = {}
         self._ids: Ids | None = None
+        self._steps = -1
         self._weights: Tensor | None = None
 
     # -- what a program reads ---------------------------------------------------------------------
@@ -87,9 +88,10 @@ class Inputs:
         dtype = self.session.task.dtype
 
         def fill() -> None:
-            if self.even and isinstance(lr, int | float) and "rates" in self.tensors:
-                return  # constant
             count = self.request.draw.count
+            if self.even and isinstance(lr, int | float) and self._steps == count.shape[1]:
+                return  # as they were
+            self._steps = count.shape[1]
             applied = (count > 0) * self.session.work(self.request.round).rates(lr, count.shape[1])
             self.put("rates", self._by_step(applied)[..., None], dtype)
             self.put("moved", applied.sum(1, keepdims=True), dtype)
