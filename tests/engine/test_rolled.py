@@ -46,7 +46,8 @@ def _close(run: fl.Run, other: fl.Run) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_many_uneven_steps_are_replayed_in_blocks(name: str, device: str) -> None:
-    steps = [1, 45, 33, 300, 50]
+    most = 300 if device == "cuda" or name in ("scaffold", "fedpvr", "fedlomo") else 60
+    steps = [1, 45, 33, most, 50]
     method = METHODS[name]
     if not isinstance(method, fl.Catalyst):  # large steps make much of what is rounded
         method = method.with_lr(0.002)
