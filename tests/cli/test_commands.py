@@ -13,13 +13,14 @@ import torch
 from typer.testing import CliRunner
 
 import fairlead as fl
-from fairlead.cli import app, commands
+from fairlead.cli import app, commands, common
 from fairlead.study.reproduce import saddle
 
 SMALL = ["--rounds", "3", "--clients", "4"]
 
 
 def _run(*words: str, code: int = 0) -> str:
+    common.out.width = 200  # it may have been made before
     result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, list(words))
     assert result.exit_code == code, result.output
     return re.sub(r"\x1b\[[0-9;]*m", "", result.output)
