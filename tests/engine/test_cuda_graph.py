@@ -95,7 +95,9 @@ TRACED = [
 ]
 
 
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize(
+    "name", [*TRACED[:4], *(pytest.param(name, marks=pytest.mark.slow) for name in TRACED[4:])]
+)
 def test_rounds_are_compiled_whole(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":  # what is compiled is looked at, not the compiler
         monkeypatch.setattr(torch, "compile", lambda module, **_: module)

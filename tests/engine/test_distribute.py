@@ -123,7 +123,9 @@ def _rows(one: Path, many: Path, count: int) -> None:
                 )
 
 
-@pytest.mark.parametrize("count", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize(
+    "count", [1, 2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 4))]
+)
 def test_every_method_on_several_ranks(count: int, single: Path, tmp_path: Path) -> None:
     launch(count, "ranks.py", str(tmp_path), "all", "{}")
     _agree(single, tmp_path, count)
