@@ -74,8 +74,20 @@ def test_what_is_traced_does_not_depend_on_the_number_of_steps(device: str) -> N
         (take,) = _takes(run)
         program = take.program
         sizes.add((len(program.start), len(program.body), len(program.end)))
-        assert list(take.replays) == (["all"] if steps == 3 else list(take.replays))
+        blocks = ["start", captured.BLOCK, 1, "end"]
+        assert list(take.replays) == (["all"] if steps == 3 else blocks)
     assert len(sizes) == 1
+
+
+@pytest.mark.parametrize(("steps", "rounds"), [(3, 1), (captured.WHOLE + 1, 0)])
+def test_long_exchanges_are_captured_at_once(steps: int, rounds: int, device: str) -> None:
+    """Run as they are they would take as long as the steps are many."""
+    work = {"engine": "vmap", "steps": steps, "batch_size": 2}
+    if rounds:
+        (take,) = _takes(fl.train(shared(device), fl.Scaffold(lr=0.1), rounds=rounds, **work))
+        assert not take.replays
+    (take,) = _takes(fl.train(shared(device), fl.Scaffold(lr=0.1), rounds=rounds + 1, **work))
+    assert take.replays
 
 
 class _TwoBack(FedAvg):

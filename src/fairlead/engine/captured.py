@@ -2,8 +2,8 @@
 
 A client program is traced once per shape (see `rolled`). What differs from round to round are inputs with a
 fixed place: the broadcast, the clients' ids, batches, states, step sizes and weights, and the round's number
-for random draws. The first exchange of a shape is run as it is, later ones are replayed: a few steps as one
-graph, many as blocks of steps that read their inputs at a counter on the device.
+for random draws. An exchange of a few steps is run as it is the first time, and one graph from then on. One of
+many steps is captured at once, as blocks of steps that read their inputs at a counter on the device.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNROLLED = 64
 class CapturedExecutor(Executor):
     """Replays captured exchanges; runs what cannot be captured by another executor.
 
-    after: how often a shape is run before it is captured. tuned: compilers try several kernels.
+    after: how often a shape of few steps is run before it is captured. tuned: compilers try several kernels.
     """
 
     def __init__(
@@ -94,7 +94,9 @@ class CapturedExecutor(Executor):
                 self.takes.popitem(last=False)
         self.takes.move_to_end(key)
         take = self.takes[key]
-        return "a round has no steps" if isinstance(take, Take) and not take.fits(steps) else take
+        return (
+            "a round has too few steps" if isinstance(take, Take) and not take.fits(steps) else take
+        )
 
     def _hindrance(self, request: Request) -> str:
         """Why an exchange cannot be captured."""
@@ -182,7 +184,7 @@ class Take:
         self.played += 1
         if self._compiles:
             self._compile(steps)
-        if self.why or self.played <= after:
+        if self.why or (self.played <= after and steps <= WHOLE):
             self.perform(steps)
             self.last = "all"
             return

@@ -78,12 +78,12 @@ def operators(program: Program, values: Mapping[Key, Any]) -> int:
     known = program.begin(values)
     slots = program.first_slots(known)
     program.step(slots, known, 0)  # gradients are captured before they are counted
-    with TorchCount() as count:
+    with _Count() as count:
         program.step(slots, known, 0)
     return count.total
 
 
-class TorchCount(TorchDispatchMode):
+class _Count(TorchDispatchMode):
     """Counts operators."""
 
     total = 0

@@ -299,7 +299,7 @@ def newest(
     for path in reversed(found):
         try:
             saved = read(path)
-            check_same(path.name, saved.meta["config"], config)
+            check_same(f"{path.name} is of a run", saved.meta["config"], config)
             return saved, wrong
         except FairleadError as error:
             wrong.append(str(error))

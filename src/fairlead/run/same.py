@@ -1,22 +1,29 @@
-"""Whether a run to resume has the same settings."""
+"""Whether what is continued has the same settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairlead.errors import FairleadError
 
 
-def check_same(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error if a run to resume has other settings."""
+def check_same(
+    what: str,
+    then: Mapping[str, Any],
+    now: Mapping[str, Any],
+    shown: Callable[[Any], str] = str,
+    advice: str = "",
+) -> None:
+    """Raise an error if what is continued has other settings. what: the beginning of the sentence, such as
+    "x is of a run". advice: its end."""
     for name in now:
         found = difference("", then.get(name), now[name])
         if found is not None:
             where, before, after = found
             raise FairleadError(
-                f"{what} is of a run with other settings: {name} was {where}{before}, now it is "
-                f"{where}{after}"
+                f"{what} with other settings: {name} was {where}{shown(before)}, now it is "
+                f"{where}{shown(after)}{advice}"
             )
 
 

@@ -30,7 +30,7 @@ from fairlead.run.folder import (
     StoredRun,
     write_json,
 )
-from fairlead.run.same import difference
+from fairlead.run.same import check_same
 from fairlead.version import __version__
 
 CONFIG = "config.json"
@@ -85,7 +85,8 @@ class ComparisonFolder:
         with lock:
             known = self.known
             if known is not None:
-                self._check(known, now)
+                what = f"{self.folder} holds a comparison"
+                check_same(what, known, now, _short, "; use another folder, or overwrite")
             else:
                 self._clear()
                 if self.settings is not None:
@@ -93,17 +94,6 @@ class ComparisonFolder:
                     write_json(self.folder / CONFIG, config)
                 write_json(self.folder / COMPARISON, now)
             yield
-
-    def _check(self, known: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        for name in now:
-            found = difference("", known.get(name), now[name])
-            if found is not None:
-                where, before, after = found
-                raise FairleadError(
-                    f"{self.folder} holds a comparison with other settings: {name} was "
-                    f"{where}{_short(before)}, now it is {where}{_short(after)}; use another folder, or "
-                    "overwrite"
-                )
 
     def _clear(self) -> None:
         """Remove an earlier comparison, and nothing else."""
