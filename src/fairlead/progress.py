@@ -47,6 +47,12 @@ class Progress:
                 self._task, completed=done, shown=shown, description=label or self.label
             )
 
+    def resize(self, total: int) -> None:
+        """Change how much there is to do."""
+        self.total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+
     def say(self, text: str) -> None:
         """Show what is being prepared, until the next update."""
         if self._bar is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from typing import Any
@@ -14,7 +13,8 @@ from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app, commands, common
-from fairlead.study.reproduce import saddle
+from fairlead.study.reproduce import runner
+from fairlead.study.reproduce.experiments import saddle_figures
 
 SMALL = ["--rounds", "3", "--clients", "4"]
 
@@ -452,19 +452,22 @@ def test_saddle_settings_that_do_not_fit_are_refused(words: list[str], message: 
 
 def test_a_figure_is_reproduced_with_table_claims_and_picture(tmp_path, monkeypatch) -> None:
     """A few rounds and one step size instead of 500 and three: what is written, not what comes out."""
-    monkeypatch.setattr(saddle, "ROUNDS", 2)
-    monkeypatch.setattr(saddle, "GRID", (0.1,))
+    monkeypatch.setattr(saddle_figures, "ROUNDS", 2)
+    monkeypatch.setattr(saddle_figures, "GRID", (0.1,))
     text = _run("reproduce", "saddle-fig1", "--quick", "--out", str(tmp_path))
     assert "SCAFFOLD-Catalyst-S" in text
-    assert "does NOT hold" in text  # nobody arrives in two rounds
-    numbers = json.loads((tmp_path / "numbers.json").read_text())["regression"]
-    assert numbers["mirror-prox"]["5"]["communications"] == [0, 2]
+    assert "does not hold" in text  # nobody arrives in two rounds
+    place = tmp_path / "saddle-fig1" / "quick"
+    cases = list(runner.stored(place / "cases.jsonl").values())
+    found = {r.labels["method"]: r for r in cases if r.labels["s"] == 5}
+    assert found["mirror-prox"].curve["communications"] == [0, 2]
     task = fl.problems.saddle_regression(s=5.0)
     run = fl.train(task, fl.ScaffoldS(lr=0.02), rounds=2, steps=20)
-    assert numbers["SCAFFOLD-S"]["5"]["distance"] == pytest.approx(run.history["x_distance"])
-    assert (tmp_path / "figure.png").stat().st_size > 5000
-    assert "| SCAFFOLD-S |" in (tmp_path / "table.md").read_text()
-    assert "saddle-fig2" in _run("reproduce")
+    expected = run.history["x_distance"]
+    assert found["SCAFFOLD-S"].curve["x_distance"] == pytest.approx(expected, rel=1e-6)
+    assert (place / "figure.png").stat().st_size > 5000
+    assert "| SCAFFOLD-S |" in (place / "table.md").read_text()
+    assert "saddle-fig2" in _run("reproduce", "list")
 
 
 def test_a_task_s_defaults_are_only_defaults(tmp_path) -> None:

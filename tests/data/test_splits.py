@@ -32,6 +32,8 @@ MAKERS: dict[str, Maker] = {
     "balanced 1e-3": lambda y, n, seed: splits.dirichlet_balanced(y, n, 1e-3, seed),
     "balanced 1": lambda y, n, seed: splits.dirichlet_balanced(y, n, 1.0, seed),
     "balanced 1e3": lambda y, n, seed: splits.dirichlet_balanced(y, n, 1e3, seed),
+    "sliced 1e-3": lambda y, n, seed: splits.dirichlet_sliced(y, n, 1e-3, seed),
+    "sliced 1": lambda y, n, seed: splits.dirichlet_sliced(y, n, 1.0, seed),
     "quantity 1e-3": lambda y, n, seed: splits.quantity(y, n, 1e-3, seed),
     "quantity power": lambda y, n, seed: splits.quantity(y, n, seed=seed, power=1.5),
 }
@@ -46,6 +48,8 @@ SAME = {
     "balanced 1e-3": "b190cb0a",
     "balanced 1": "84cf8992",
     "balanced 1e3": "336757a3",
+    "sliced 1e-3": "4e3c9114",
+    "sliced 1": "8613e627",
     "quantity 1e-3": "2d7cbe78",
     "quantity power": "0edfc265",
 }
@@ -385,9 +389,23 @@ def test_a_picture_without_clients_is_refused() -> None:
         splits.Split.of([]).plot([0, 1])
 
 
+def test_slices_of_the_joined_lists_reach_into_the_neighbours() -> None:
+    labels = np.arange(5000) % 10
+    split = splits.dirichlet_sliced(labels, 10, 0.1, 0)
+    lists = np.array_split(labels[split.order], 10)
+    assert split.sizes.tolist() == [500] * 10
+    # within a list classes rise, so where they fall a slice goes on with the next client's list
+    falls = sum(int((np.diff(part) < 0).sum()) for part in lists)
+    assert falls >= 8
+    table = split.table(labels)
+    assert 4 < (table > 0).sum(1).mean() < 8
+    assert (table.sum(0) == 500).all()
+
+
 def test_splits_by_name() -> None:
     labels = np.arange(100) % 5
-    names = ["iid", "similarity", "dirichlet", "dirichlet-balanced", "shards", "quantity"]
+    names = ["iid", "similarity", "dirichlet", "dirichlet-balanced", "dirichlet-sliced"]
+    names += ["shards", "quantity"]
     assert list(splits.SPLITS) == names
     for name, make in splits.SPLITS.items():
         value = () if name == "iid" else (1,)

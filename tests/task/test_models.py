@@ -128,3 +128,18 @@ def test_the_transformer_looks_backwards_only() -> None:
     with torch.no_grad():
         torch.testing.assert_close(layer(x)[:, :3], layer(other)[:, :3])
         assert not torch.allclose(layer(x)[:, 3:], layer(other)[:, 3:])
+
+
+@torch.no_grad()
+def test_vgg11_without_normalization_keeps_the_variance_of_its_inputs() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 3, 32, 32)
+    sizes = {he: float(models.vgg11(he=he)()(x).std()) for he in (True, False)}
+    assert 0.3 < sizes[True] < 10
+    assert sizes[False] < 0.1
+    torch.manual_seed(1)
+    default = models.vgg11()()(x).std()
+    torch.manual_seed(1)
+    assert torch.equal(default, models.vgg11(he=True)()(x).std())
+    assert models.count(models.vgg11(dropout=0.5)) == models.count(models.vgg11())
+    assert sum(isinstance(m, torch.nn.Dropout) for m in models.vgg11(dropout=0.5)()) == 2

@@ -12,7 +12,8 @@ from torch import nn
 
 import fairlead as fl
 from fairlead.gradients.oracle import Gradients
-from fairlead.study.reproduce.saddle import best_curve
+from fairlead.study.reproduce.case import Result, Results
+from fairlead.study.reproduce.experiments import saddle_figures as figures
 
 FAR = {"rounds": 400, "steps": 5, "eval_every": 400}
 
@@ -226,7 +227,12 @@ def test_only_catalyst_keeps_its_pace_as_heterogeneity_grows() -> None:
     step sizes, 5 and 10 inner rounds and sufficient decrease."""
 
     def rounds(s: float, make: Callable[[float], fl.Algorithm]) -> float:
-        return best_curve(make, s, "regression").to(1e-6)
+        tried = []
+        for lr in figures.GRID:
+            case = figures.case("", make, s, "regression", 0, lr)
+            run = fl.train(case.task(), case.method, progress=False, **case.settings)
+            tried.append(Result.of(case, run, {"x_distance": (1e-6,)}, (), lasting=True))
+        return figures.best(Results(tried)).cost("x_distance", 1e-6, "communications")
 
     def catalyst(lr: float, **settings) -> fl.Algorithm:
         return fl.Catalyst(fl.ScaffoldS(lr), theta=1.0, **settings)

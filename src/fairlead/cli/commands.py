@@ -1,4 +1,4 @@
-"""The commands that train: fairlead run | resume | compare | reproduce."""
+"""The commands that train: fairlead run | resume | compare."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from fairlead.cli.common import (
 )
 from fairlead.cli.settings import AXES, DEFAULTS, execution, local, numbers, target, workers
 from fairlead.cli.write import (
-    folder_for,
     is_written,
     write_comparison,
-    write_outcome,
     write_run,
 )
 from fairlead.engine.processes.distribute import Distributed
@@ -39,8 +37,6 @@ from fairlead.run.folder import CHECKPOINTS, COMPARISON, Recorder
 from fairlead.run.train import train
 from fairlead.study.compare import compare
 from fairlead.study.folder import ComparisonFolder
-from fairlead.study.reproduce import RECIPES, recipe
-from fairlead.task.catalog import one_line
 from fairlead.track import trackers
 
 
@@ -158,39 +154,3 @@ def compare_command(s: dict[str, Any]) -> None:
         out.print(note, highlight=False)
     if s["out"] is not None:
         out.print(f"written: {write_comparison(Path(s['out']), s, result)}", highlight=False)
-
-
-@app.command("reproduce")
-def reproduce_command(
-    name: Annotated[str | None, typer.Argument(help="the experiment; omit it to list them")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="a reduced version, a few minutes at most")
-    ] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="folder for table, figure and numbers")
-    ] = None,
-    figure: Annotated[str, typer.Option("--figure", help="png, pdf or svg")] = "png",
-) -> None:
-    """Rerun a paper's experiment: the results next to the paper's claims, and the figure."""
-    if name is None:
-        shown = Table("experiment", "description", title="experiments")
-        for key, function in RECIPES.items():
-            shown.add_row(key, one_line(function))
-        out.print(shown)
-        return
-    try:
-        run, target_folder = recipe(name), Path("out") / name if folder is None else folder
-        figure_path(target_folder, "figure", figure)
-        folder_for(target_folder, {"experiment": name, "quick": quick})  # fail early
-        outcome = run(quick=quick)
-        out.print(table(outcome.rows, outcome.title))
-        for claim in outcome.claims:
-            mark = "holds" if claim.holds else "does NOT hold"
-            out.print(f"{mark}: {claim.text}", highlight=False, markup=False)
-        for note in outcome.notes:
-            out.print(f"note: {note}", highlight=False, markup=False)
-        out.print(
-            f"written: {write_outcome(target_folder, outcome, quick, figure)}", highlight=False
-        )
-    except FairleadError as error:
-        fail(error)

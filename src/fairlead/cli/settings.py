@@ -63,7 +63,10 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "method": (str, "the method; see `fairlead list`"),
     "task": (str, "what to train; see `fairlead list`"),
     "task_set": (str, "the task's own settings, comma-separated: s=10,scaling=printed"),
-    "split": (str, "iid, similarity, dirichlet, dirichlet-balanced, shards, quantity or by-id"),
+    "split": (
+        str,
+        "iid, similarity, dirichlet, dirichlet-balanced, dirichlet-sliced, shards, quantity or by-id",
+    ),
     "split_value": (
         float,
         "percent for similarity, alpha for Dirichlet or quantity, shards per client",

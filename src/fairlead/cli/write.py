@@ -15,7 +15,6 @@ from fairlead.run import folder as runs
 from fairlead.run.about import class_labels
 from fairlead.run.train import Run
 from fairlead.study.compare import Comparison
-from fairlead.study.reproduce import Outcome
 from fairlead.task.catalog import SPLIT_TASKS
 from fairlead.task.task import Task
 from fairlead.version import __version__
@@ -85,16 +84,3 @@ def write_comparison(folder: Path, s: dict[str, Any], result: Comparison) -> str
     task = next(iter(result.entries.values())).runs[0].task
     split = _write_split(folder, task, s)
     return f"{folder}/table.md, table.csv, tuning.json, {path.name}{split}, and a folder per run"
-
-
-def write_outcome(path: Path, outcome: Outcome, quick: bool, figure: str = "png") -> str:
-    """Write the table, claims, numbers and figure of an experiment; return what was written."""
-    folder = folder_for(path, {"experiment": outcome.name, "quick": quick})
-    with _writing(folder):
-        (folder / "table.md").write_text(outcome.to_markdown(), encoding="utf-8")
-        (folder / "numbers.json").write_text(
-            json.dumps(outcome.numbers, indent=1), encoding="utf-8"
-        )
-    path = figure_path(folder, "figure", figure)
-    outcome.draw(path)
-    return f"{folder}/table.md, numbers.json, {path.name}"

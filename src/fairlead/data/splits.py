@@ -197,10 +197,8 @@ def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int 
 
     The classes are handled in random order, each with proportions from Dirichlet(alpha) over the
     clients. A client gets at most what it has room for; the excess goes to clients with room left, in
-    their drawn proportions, so the last classes fill the remaining gaps. The authors' code also skips
-    full clients, but it divides within groups of ten, redraws until no client is small (which may
-    never happen) and cuts the joined lists into equal slices, where a client gets samples drawn for
-    its neighbour.
+    their drawn proportions, so the last classes fill the remaining gaps. See `dirichlet_sliced` for what
+    the authors' code does.
 
     >>> dirichlet_balanced(np.arange(100) % 10, clients=8, alpha=1e-3).sizes
     array([13, 13, 13, 13, 12, 12, 12, 12])
@@ -217,6 +215,37 @@ def dirichlet_balanced(labels: ArrayLike, clients: int, alpha: float, seed: int 
         owner[begins[label] : begins[label + 1]] = np.repeat(np.arange(clients), taken)
         room = room - taken
     return _assigned(samples, owner, clients)
+
+
+def dirichlet_sliced(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> Split:
+    """Dirichlet with clients of equal size (up to one sample), as in the code of FedPVR's authors.
+
+    Classes are divided in their order, with proportions from Dirichlet(alpha) over the clients that have less
+    than an equal share so far. The lists are joined and cut into equal slices, so a client also gets samples
+    drawn for its neighbours. The authors draw again until no list is shorter than half an equal share; here at
+    most 100 times, and not in groups of ten clients.
+
+    >>> dirichlet_sliced(np.arange(100) % 10, clients=8, alpha=0.1).sizes
+    array([13, 13, 13, 13, 12, 12, 12, 12])
+    """
+    labels = _labels(labels, clients)
+    rng = _rng(seed)
+    samples, counts = _by_label(rng, labels)
+    owner = np.empty(len(labels), dtype=np.int64)
+    begins, equal = _offsets(counts), len(labels) / clients
+    for _ in range(100):
+        sizes = np.zeros(clients, np.int64)
+        for label, count in enumerate(counts):
+            log = np.where(sizes < equal, log_dirichlet(rng, alpha, clients), -np.inf)
+            cuts = (np.cumsum(shares(log)) * count).astype(np.int64)
+            taken = np.diff(cuts, prepend=0)
+            taken[np.flatnonzero(np.isfinite(log))[-1]] += count - taken.sum()
+            owner[begins[label] : begins[label + 1]] = np.repeat(np.arange(clients), taken)
+            sizes += taken
+        if sizes.min() >= int(equal / 2):
+            break
+    order = samples[np.argsort(owner, kind="stable")]
+    return Split(order, _offsets(_even(len(labels), clients)))
 
 
 def quantity(
@@ -345,5 +374,5 @@ def _assigned(samples: Ints, owner: Ints, clients: int) -> Split:
 
 SPLITS: dict[str, Callable[..., Split]] = {
     "iid": iid, "similarity": similarity, "dirichlet": dirichlet,
-    "dirichlet-balanced": dirichlet_balanced, "shards": shards, "quantity": quantity,
+    "dirichlet-balanced": dirichlet_balanced, "dirichlet-sliced": dirichlet_sliced, "shards": shards, "quantity": quantity,
 }  # fmt: skip

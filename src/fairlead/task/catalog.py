@@ -54,7 +54,8 @@ def _integer(name: str, value: float) -> int:
 
 
 SPLIT_VALUES = {
-    "similarity": 0.0, "dirichlet": 0.1, "dirichlet-balanced": 0.1, "shards": 2, "quantity": 0.5,
+    "similarity": 0.0, "dirichlet": 0.1, "dirichlet-balanced": 0.1, "dirichlet-sliced": 0.1,
+    "shards": 2, "quantity": 0.5,
 }  # fmt: skip
 
 

@@ -1,22 +1,12 @@
 """Experiments from the papers, one recipe each, with the results next to the paper's claims."""
 
-from collections.abc import Callable
+from fairlead.study.reproduce.case import Case, Form, Result, Results, Tuned, tuned
+from fairlead.study.reproduce.catalog import recipe, recipes
+from fairlead.study.reproduce.outcome import Claim, Outcome, judged
+from fairlead.study.reproduce.recipe import Recipe
+from fairlead.study.reproduce.runner import Done, carry_out
 
-from fairlead.errors import unknown
-from fairlead.study.reproduce import saddle
-from fairlead.study.reproduce.outcome import Claim, Outcome
-
-RECIPES: dict[str, Callable[..., Outcome]] = {
-    "saddle-fig1": saddle.figure1,
-    "saddle-fig2": saddle.figure2,
-}
-
-
-def recipe(name: str) -> Callable[..., Outcome]:
-    """The recipe for an experiment."""
-    if name not in RECIPES:
-        raise unknown("experiment", name, RECIPES)
-    return RECIPES[name]
-
-
-__all__ = ["RECIPES", "Claim", "Outcome", "recipe"]
+__all__ = [
+    "Case", "Claim", "Done", "Form", "Outcome", "Recipe", "Result", "Results", "Tuned",
+    "carry_out", "judged", "recipe", "recipes", "tuned",
+]  # fmt: skip

@@ -1,0 +1,128 @@
+"""fairlead reproduce: the papers' experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fairlead.cli.common import app, fail, out, table
+from fairlead.errors import FairleadError
+from fairlead.figures.style import figure_path
+from fairlead.study.reproduce import Form, Recipe, carry_out, recipe, recipes
+from fairlead.study.reproduce.page import concluded, verdicts, write_page
+from fairlead.study.reproduce.papers import ITEMS
+
+QUICK = (
+    "scaffold-fig3", "scaffold-table3", "saddle-fig2", "drift-toy", "drift-prox", "glomo-fig1", "pvr-table2",
+)  # fmt: skip
+"""What `all --quick` runs: one or two experiments per paper."""
+
+
+@app.command("reproduce")
+def reproduce_command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="experiments; or list, all, or page (writes docs/results.md)"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="a reduced version, a few minutes")
+    ] = False,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="seeds per setting")] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda")] = "cpu",
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="seconds after which no further case is begun")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="part of the name of the cases")
+    ] = None,
+    reading: Annotated[
+        list[str] | None, typer.Option("--reading", help="how to read an open point, as name=value")
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--out", help="folder for runs, tables and figures")
+    ] = Path("out/reproduce"),
+    results: Annotated[
+        Path | None,
+        typer.Option("--results", help="folder of finished cases to go on from and add to"),
+    ] = None,
+    figure: Annotated[str, typer.Option("--figure", help="png, pdf or svg")] = "png",
+) -> None:
+    """Rerun the papers' experiments: our results next to their claims, and the figures. Given again, the
+    command does what is missing."""
+    try:
+        chosen = dict(part.split("=", 1) for part in reading or () if "=" in part)
+        if len(chosen) != len(reading or ()):
+            raise FairleadError("a reading is given as --reading name=value")
+        if not names or names == ["list"]:
+            _list(results or Path("results"))
+            return
+        if names == ["page"]:
+            files = write_page(results or Path("results"), Path("docs/results.md"))
+            out.print(f"written: {files[0]} and {len(files) - 1} figures", highlight=False)
+            return
+        figure_path(folder, "figure", figure)  # fail before the work
+        wanted = (QUICK if quick else tuple(recipes())) if names == ["all"] else tuple(names)
+        form = Form(quick, seeds, device, chosen)
+        made = [recipe(name) for name in wanted]
+        for one in made:
+            one.check(form)
+        for one in made:
+            _run(one, form, folder, results, budget, only, figure)
+    except FairleadError as error:
+        fail(error)
+
+
+def _run(
+    one: Recipe,
+    form: Form,
+    folder: Path,
+    results: Path | None,
+    budget: float | None,
+    only: str | None,
+    figure: str,
+) -> None:
+    place = folder / one.name / form.name
+    file = None if results is None else results / f"{one.name}.{form.name}.jsonl"
+    done = carry_out(one, form, place, budget, only, also=file)
+    if len(done.results):
+        outcome = one.conclude(form, done.results)
+        out.print(table(outcome.rows, one.title))
+        for claim in outcome.claims:
+            out.print(str(claim), highlight=False, markup=False)
+        for note in outcome.notes:
+            out.print(f"note: {note}", highlight=False, markup=False)
+        (place / "table.md").write_text(outcome.to_markdown(one.title), encoding="utf-8")
+        if outcome.draw is not None:
+            outcome.draw(figure_path(place, "figure", figure))
+        out.print(f"written: {place}", highlight=False)
+    if done.missing:
+        out.print(
+            f"{done.missing} cases of {one.name} are left: give the command again", highlight=False
+        )
+
+
+def _list(results: Path) -> None:
+    """Every table and figure of the papers, what reproduces it, and how long that takes."""
+    known = concluded(results) if results.is_dir() else {}
+    shown = Table("paper", "item", "experiment", "quick", "full", "stored", title="experiments")
+    for item in ITEMS:
+        made = recipes().get(item.recipe)
+        if made is None:
+            reason = item.why or "not written yet"
+            shown.add_row(
+                item.paper, item.item, f"{item.recipe} [dim]{reason}[/]".strip(), "", "", ""
+            )
+            continue
+        quick, full = ("" if m is None else f"{m:g} min" for m in made.minutes)
+        entry = known.get(made.name)
+        state = (
+            ""
+            if entry is None
+            else f"{'quick' if entry[1].quick else 'full'}: {verdicts(entry[2])}"
+        )
+        name = f"{made.name} [dim]{item.why}[/]" if item.why else made.name
+        shown.add_row(item.paper, item.item, name, quick, full, state)
+    out.print(shown)

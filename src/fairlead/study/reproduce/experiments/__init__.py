@@ -1,0 +1,1 @@
+"""The recipes; every module adds its own."""

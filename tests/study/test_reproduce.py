@@ -1,0 +1,197 @@
+"""Recipes: what is missing is done, what is done stays, and conclusions come from what is stored."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import fairlead as fl
+from fairlead.study.reproduce import (
+    Case,
+    Form,
+    Outcome,
+    Recipe,
+    Result,
+    Results,
+    carry_out,
+    judged,
+    recipes,
+    tuned,
+)  # fmt: skip
+from fairlead.study.reproduce.page import stored_form, verdicts, write_page
+from fairlead.study.reproduce.papers import ITEMS
+from fairlead.study.reproduce.runner import CASES, stored
+
+
+class Tiny(Recipe):
+    """Two methods on a pair of quadratics; the winner's step size once more with another seed."""
+
+    name, title, paper, item = "tiny", "Tiny", "none", "none"
+    targets: ClassVar = {"gap": (1e-3,)}
+    columns = ("gap",)
+    readings: ClassVar = {"start": ("1", "2")}
+    grid = (0.1, 0.3)
+
+    def cases(self, form: Form, done: Results) -> Iterable[Case]:
+        start = float(self.reading(form, "start"))
+        task = partial(fl.problems.theorem2, gradient=1.0, start=start)
+        settings = {"rounds": 30, "steps": 2}
+        for lr in self.grid:
+            for name, kind in (("FedAvg", fl.FedAvg), ("SCAFFOLD", fl.Scaffold)):
+                yield Case({"method": name, "lr": lr, "seed": 0}, task, kind(lr), settings)
+        first = done.where(method="SCAFFOLD", seed=0)
+        if len(first) == len(self.grid):
+            lr = tuned(first, "gap", 1e-3, higher=False).lr
+            yield Case({"method": "SCAFFOLD", "lr": lr, "seed": 1}, task, fl.Scaffold(lr), settings)
+        yield Case({"what": "a number"}, compute=partial(dict, pi=math.pi))
+
+    def conclude(self, form: Form, done: Results) -> Outcome:
+        best = tuned(done.where(method="SCAFFOLD"), "gap", 1e-3, higher=False)
+        return Outcome([{"lr": f"{best.lr:g}"}], [judged("it is fast", [True], "as seen")])
+
+
+def test_cases_are_done_once_and_may_depend_on_results(tmp_path: Path, monkeypatch) -> None:
+    recipe, form = Tiny(), Form()
+    done = carry_out(recipe, form, tmp_path)
+    assert done.missing == 0
+    assert len(done.results) == 6
+    again = done.results.where(seed=1)
+    assert [r.labels["lr"] for r in again] == [0.3]
+    run = fl.train(
+        fl.problems.theorem2(gradient=1.0, start=1.0), fl.Scaffold(0.3), rounds=30, steps=2, seed=1
+    )
+    assert again[0].end["gap"] == pytest.approx(run.history.last("gap"), rel=1e-6)
+    assert again[0].cost("gap", 1e-3) == run.rounds_to("gap", 1e-3)
+    assert (
+        again[0].cost("gap", 1e-3, "bits") == run.history["bits"][int(again[0].cost("gap", 1e-3))]
+    )
+    assert done.results.where(what="a number")[0].numbers == {"pi": math.pi}
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 5
+    assert fl.runs.read(folders[0]).history.last("round") == 30
+    monkeypatch.setattr("fairlead.study.reproduce.runner.train", None)
+    monkeypatch.setattr("fairlead.study.reproduce.runner.train_many", None)
+    before = (tmp_path / CASES).read_bytes()
+    assert len(carry_out(recipe, form, tmp_path).results) == 6
+    assert (tmp_path / CASES).read_bytes() == before
+
+
+def test_a_line_cut_off_is_done_again_and_costs_no_other(tmp_path: Path) -> None:
+    recipe, form = Tiny(), Form()
+    whole = carry_out(recipe, form, tmp_path / "whole")
+    lines = (tmp_path / "whole" / CASES).read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / CASES).write_bytes(b"".join(lines[:2]) + lines[2][:40])
+    found = carry_out(recipe, form, tmp_path / "cut")
+    kept = ("labels", "end", "best", "reach", "curve")
+    plain = [
+        {
+            r.digest: json.dumps(
+                [{**r.end, "seconds": 0} if k == "end" else getattr(r, k) for k in kept]
+            )
+            for r in one.results
+        }
+        for one in (whole, found)
+    ]
+    assert plain[0] == plain[1]
+    assert len(stored(tmp_path / "cut" / CASES)) == 6
+
+
+def test_a_budget_ends_between_cases_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    first = carry_out(Tiny(), Form(), tmp_path, budget=0.0)
+    assert (len(first.results), first.missing) == (0, 5)
+    some = carry_out(Tiny(), Form(), tmp_path, only="method=FedAvg")
+    assert {r.labels["method"] for r in some.results} == {"FedAvg"}
+    assert carry_out(Tiny(), Form(), tmp_path).missing == 0
+
+
+def test_finished_cases_elsewhere_count_and_are_added_to(tmp_path: Path) -> None:
+    also = tmp_path / "results" / "tiny.full.jsonl"
+    carry_out(Tiny(), Form(), tmp_path / "a", also=also)
+    assert len(stored(also)) == 6
+    carry_out(Tiny(), Form(), tmp_path / "b", also=also)
+    assert not (tmp_path / "b" / "runs").exists()
+
+
+def test_another_setting_is_another_case(tmp_path: Path) -> None:
+    carry_out(Tiny(), Form(), tmp_path)
+    done = carry_out(Tiny(), Form(readings={"start": "2"}), tmp_path)
+    assert len(stored(tmp_path / CASES)) == 6 + 5  # the number is the same
+    assert len(done.results) == 6
+    for readings in ({"start": "3"}, {"end": "1"}):
+        with pytest.raises(fl.FairleadError, match="there is no reading of"):
+            carry_out(Tiny(), Form(readings=readings), tmp_path)
+
+
+def test_the_best_step_size_and_whether_it_lies_at_the_edge() -> None:
+    def result(lr: float, seed: int, rounds: float | None, accuracy: float) -> Result:
+        reach = {} if rounds is None else {"accuracy": {"0.5": [rounds] * 6}}
+        return Result({"lr": lr, "seed": seed}, "", best={"accuracy": accuracy}, reach=reach)
+
+    reached = Results([result(0.1, 0, 30, 0.6), result(0.1, 1, 50, 0.6), result(0.3, 0, 10, 0.7),
+                       result(0.3, 1, 60, 0.5), result(1.0, 0, None, 0.9), result(1.0, 1, 5, 0.9)])  # fmt: skip
+    best = tuned(reached, "accuracy", 0.5)
+    assert (best.lr, best.edge, len(best.results)) == (0.3, False, 2)
+    assert tuned(reached, "accuracy").lr == 1.0
+    assert tuned(reached, "accuracy").edge
+    assert best.results.costs("accuracy", 0.5) == [10, 60]
+    assert Results([result(1.0, 0, None, 0.9)])[0].cost("accuracy", 0.5) == math.inf
+
+
+def test_verdicts() -> None:
+    assert judged("", [True, True], "").verdict == "holds"
+    assert judged("", [True, True, False], "").verdict == "in part"
+    assert judged("", [True, False], "").verdict == "does not hold"
+    assert (
+        judged("", [True], "", void="the best step lies at the edge of its grid").verdict == "open"
+    )
+    assert judged("", [], "").verdict == "open"
+    assert (
+        verdicts(Outcome([], [judged("", [True], ""), judged("", [False], "")]))
+        == "1 holds, 1 does not hold"
+    )
+
+
+def test_the_page_is_made_from_what_is_stored(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.study.reproduce.page.recipe", lambda name: Tiny())
+    monkeypatch.setattr("fairlead.study.reproduce.page.recipes", lambda: {"tiny": Tiny()})
+    results = tmp_path / "results"
+    carry_out(Tiny(), Form(), tmp_path / "a", also=results / "tiny.full.jsonl")
+    assert stored_form(results / "tiny.full-start=2.jsonl")[1].readings == {"start": "2"}
+    (page,) = write_page(results, tmp_path / "results.md")
+    text = page.read_text()
+    assert "## tiny" in text
+    assert "| 0.3 |" in text
+    assert "**holds** it is fast: as seen." in text
+    (results / "tiny.full.jsonl").unlink()
+    with pytest.raises(fl.FairleadError, match="holds no results"):
+        write_page(results, tmp_path / "results.md")
+
+
+def test_every_item_of_the_papers_has_a_recipe_or_a_reason() -> None:
+    written = {item.recipe for item in ITEMS if item.recipe}
+    assert set(recipes()) <= written
+    for item in ITEMS:
+        assert item.recipe or item.why
+
+
+@pytest.mark.parametrize("name", list(recipes()))
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_cases_of_every_recipe_are_distinct_and_described(name: str, quick: bool) -> None:
+    recipe = recipes()[name]
+    if recipe.minutes[0 if quick else 1] is None:
+        with pytest.raises(fl.FairleadError, match="has no"):
+            recipe.check(Form(quick=quick))
+        return
+    cases = list(recipe.cases(Form(quick=quick), Results([])))
+    assert cases
+    assert len({case.digest for case in cases}) == len({case.name for case in cases}) == len(cases)
+    assert recipe.title
+    assert recipe.__doc__
+    assert recipe.paper in {item.paper for item in ITEMS}
