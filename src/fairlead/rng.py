@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     LARGE_BATCH = 7
     AUGMENT = 8
     METHOD = 9
+    MASK = 10
 
 
 def philox(
@@ -101,8 +102,13 @@ def hashed(keys: Tensor, d: int, dtype: torch.dtype) -> Tensor:
     A keyed 32-bit hash of the coordinate index: much cheaper than Philox, for noise drawn by the
     million. The numbers have 24 bits and are the same in every precision.
     """
-    device = keys.device
-    counters = (torch.arange(d, device=device) * 0x9E3779B1).to(torch.int32)
+    counters = (torch.arange(d, device=keys.device) * 0x9E3779B1).to(torch.int32)
+    return hashed_at(keys, counters, dtype)
+
+
+def hashed_at(keys: Tensor, counters: Tensor, dtype: torch.dtype) -> Tensor:
+    """A uniform number in (0, 1) per two-word key and 32-bit counter: (S, 2) and (d,) → (S, d)."""
+    device, d = keys.device, len(counters)
     words = keys.to(torch.int32)  # the low 32 bits
     out = torch.empty(len(keys), d, dtype=dtype, device=device)
     for rows in row_blocks(len(keys), d, device):

@@ -84,11 +84,13 @@ class _Loader:
 LOADER = _Loader()
 
 
-def augment_keys(work: Work, keys: Tensor, step: int) -> Tensor | None:
-    """Two random words per client for the transform of a step's samples."""
-    if work.task.transform is None:
-        return None
-    return words(work.seed, Purpose.AUGMENT, work.round, keys, step, 0)[:, :2]
+FULL = 1 << 31
+"""Among the steps: a pass over all data; the next one is a large batch."""
+
+
+def step_keys(work: Work, purpose: Purpose, keys: Tensor, step: int) -> Tensor:
+    """Two random words per client for one of its steps."""
+    return words(work.seed, purpose, work.round, keys, step, 0)[:, :2]
 
 
 class _Common(Client[Any]):
@@ -110,6 +112,18 @@ class _Common(Client[Any]):
         self.stepped = False
         self.passed: Tensor | None = None  # buffers after a full pass
         self._noises = 0
+
+    def step_keys(self, purpose: Purpose, step: int) -> Tensor:
+        """Two random words per client for one of its steps."""
+        return step_keys(self.work, purpose, self.outbox.keys, step)
+
+    def augment_keys(self, step: int) -> Tensor | None:
+        """For the transform of a step's samples."""
+        return None if self.work.task.transform is None else self.step_keys(Purpose.AUGMENT, step)
+
+    def mask_keys(self, step: int) -> Tensor | None:
+        """For what the model draws in a step."""
+        return self.step_keys(Purpose.MASK, step) if self.work.task.draws_masks else None
 
     @property
     def held(self) -> dict[str, Tensor]:
@@ -196,7 +210,10 @@ class Stacked(_Common):
     def full_pass(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of all data, and the buffers after the pass."""
         self.gradients += self.counted(self.work.task.sizes[self.rows])
-        return self.work.gradients.full_stacked(self.rows, x, self.buffers, self.work.limit)
+        work = self.work
+        return work.gradients.full_stacked(
+            self.rows, x, self.buffers, work.limit, self.mask_keys(FULL)
+        )
 
     def large_batch(self, size: int) -> tuple[Block, Tensor | None]:
         """The samples of a large batch, and their weights."""
@@ -206,9 +223,6 @@ class Stacked(_Common):
 
     def drawn_large(self, size: int) -> Draw:
         return large_batch(self.work, self.rows, size)
-
-    def augment_keys(self, step: int) -> Tensor | None:
-        return augment_keys(self.work, self.keys, step)
 
     def gradient_noise(self, step: int, d: int) -> Tensor:
         return normal(self.work.seed, self.work.round, self.keys, step, d)
@@ -225,7 +239,9 @@ class Stacked(_Common):
             self.passed = buffers if self.passed is None else self.passed
             return g
         block, weights = self.large_batch(batch)
-        return task.regularised(self.work.gradients.stacked(x, block, weights, self.buffers)[0], x)
+        keys = self.mask_keys(FULL + 1)
+        g, _ = self.work.gradients.stacked(x, block, weights, self.buffers, keys)
+        return task.regularised(g, x)
 
     def encode(self, upload: U, by: Compressor | None) -> U:
         return upload if by is None else self.outbox.encode(upload, by)
@@ -269,7 +285,8 @@ class StackedStep(Step):
         first = self._batch is None
         if self._batch is None:
             self._batch = client.batch(self.k)
-        g, buffers = work.gradients.stacked(y, *self._batch, client.buffers)
+        keys = client.mask_keys(self.k)
+        g, buffers = work.gradients.stacked(y, *self._batch, client.buffers, keys)
         client.step_taken(self.k)
         if (
             first and buffers.shape[1]
@@ -318,20 +335,21 @@ class Single(_Common):
         task, work, x = self.work.task, self.work, settled(x)
         if batch is None or batch >= task.sizes[self.row]:
             self.gradients += int(task.sizes[self.row])
-            g, buffers = work.gradients.full_single(self.row, x, self.buffers, work.limit)
+            keys = self.mask_keys(FULL)
+            g, buffers = work.gradients.full_single(self.row, x, self.buffers, work.limit, keys)
             self.passed = buffers if self.passed is None else self.passed
         else:
             index = large_batch(work, np.array([self.row]), batch).of(0, 0).to(task.store)
             block = tuple(t[0] for t in task.samples(self.owner, index[None]))
             self.gradients += batch
-            g = task.regularised(self.gradient(x, block)[0], x)
+            g = task.regularised(self.gradient(x, block, FULL + 1)[0], x)
         return self.finite("the full gradient", g)
 
-    def gradient(self, y: Tensor, block: Block) -> tuple[Any, Tensor]:
+    def gradient(self, y: Tensor, block: Block, step: int) -> tuple[Any, Tensor]:
         """The gradient of a block's loss, and the buffers after the pass."""
         oracle = self.work.gradients
         of = oracle.plain if self.work.check else oracle.single
-        return of(y, block, self.buffers)
+        return of(y, block, self.buffers, self.mask_keys(step))
 
     def samples(self, k: int) -> Block:
         """The samples of step k. Those of the next steps are gathered with them where there is no
@@ -342,7 +360,7 @@ class Single(_Common):
             if task.transform is None:
                 alike = self.draw.count[0, k : k + max(1, GATHERED // (count * task.sample_bytes))]
                 n = int((alike != count).argmax()) or len(alike)
-            index, keys = self.index[k : k + n, :count], augment_keys(self.work, self.keys, k)
+            index, keys = self.index[k : k + n, :count], self.augment_keys(k)
             found = task.samples(self.owner, index.reshape(1, -1), keys)
             blocks = zip(*(t[0].split(count) for t in found), strict=True)
             self.ahead, self.ahead_to = list(blocks), k + n
@@ -384,7 +402,7 @@ class _SingleStep(Step):
         first = self._block is None
         if self._block is None:
             self._block = client.samples(self.k)
-        g, buffers = client.gradient(point, self._block)
+        g, buffers = client.gradient(point, self._block, self.k)
         client.gradients += int(client.draw.count[0, self.k])
         if first and buffers.numel():
             client.buffers, client.stepped = buffers, True

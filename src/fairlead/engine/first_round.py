@@ -28,7 +28,7 @@ class Compared(Executor):
 
     def execute(self, request: Request) -> Answer:
         session = self.session
-        if session.accounts.counters.steps == 0 and not session.task.draws_masks:
+        if session.accounts.counters.steps == 0:
             places = np.arange(min(CLIENTS, len(request.clients)))
             some = request.of(places, request.weights[: len(places)])
             self._compare(request, self.checked.execute(some), OneByOne(session).execute(some))

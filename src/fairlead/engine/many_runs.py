@@ -21,7 +21,7 @@ from fairlead.core.method import Algorithm, Broadcast, Cohort, Replies
 from fairlead.core.records import State, Upload
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Answer, Request, rows_of
-from fairlead.engine.clients import Stacked, Work, augment_keys, large_batch
+from fairlead.engine.clients import Stacked, Work, large_batch, step_keys
 from fairlead.engine.exchange import DryCohort, RoundCohort, commit
 from fairlead.engine.executors import unstackable
 from fairlead.engine.session import Session
@@ -261,10 +261,9 @@ class Joined(Stacked):
         pairs = zip(self.works, self.spans, strict=True)
         return _padded([large_batch(work, self.rows[part], size) for work, part in pairs])
 
-    def augment_keys(self, step: int) -> Tensor | None:
+    def step_keys(self, purpose: Purpose, step: int) -> Tensor:
         pairs = zip(self.works, self.spans, strict=True)
-        found = [augment_keys(work, self.keys[part], step) for work, part in pairs]
-        return None if found[0] is None else torch.cat([keys for keys in found if keys is not None])
+        return torch.cat([step_keys(work, purpose, self.keys[part], step) for work, part in pairs])
 
     def gradient_noise(self, step: int, d: int) -> Tensor:
         pairs = zip(self.works, self.spans, strict=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairlead.engine.api import Request, rows_of
-from fairlead.engine.clients import Stacked, StackedStep
+from fairlead.engine.clients import FULL, Stacked, StackedStep
 from fairlead.engine.graph_inputs import Inputs
 from fairlead.engine.state.outbox import Outbox
 from fairlead.engine.tracing import BEFORE, Recorder, Untraceable
@@ -29,11 +29,18 @@ class _Gradients(Gradients):
         self.real, self.recorder = real, recorder
 
     def stacked(
-        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
+        self,
+        x: Tensor,
+        block: Block,
+        weights: Tensor | None,
+        buffers: Tensor,
+        keys: Tensor | None = None,
+        first: int = 0,
     ) -> tuple[Tensor, Tensor]:
         count = len(block[0])
         g, after = x.new_empty((count, x.shape[-1])), buffers.new_empty(buffers.shape)
-        self.recorder.note(self.real.stacked, (x, block, weights, buffers), {}, (g, after))
+        given = (x, block, weights, buffers, keys, first)
+        self.recorder.note(self.real.stacked, given, {}, (g, after))
         return g, after
 
 
@@ -113,7 +120,7 @@ class TracedClients(Stacked):
         self.counts.passes += 1
         work, sizes = self.work, self.given["sizes"]
         return work.gradients.full_padded(
-            self.owners, sizes, self.largest, x, self.buffers, work.limit
+            self.owners, sizes, self.largest, x, self.buffers, work.limit, self.mask_keys(FULL)
         )
 
     def large_batch(self, size: int) -> tuple[Block, Tensor | None]:
@@ -127,11 +134,9 @@ class TracedClients(Stacked):
         inside = torch.arange(index.shape[1], device=index.device) < n
         return inside.to(self.work.task.dtype) / n.clamp(min=1)
 
-    def augment_keys(self, step: int) -> Tensor | None:
-        if self.work.task.transform is None:
-            return None
-        k = self.given["steps"].select(0, step)
-        return words(self.work.seed, Purpose.AUGMENT, self.given.round, self.keys, k, 0)[:, :2]
+    def step_keys(self, purpose: Purpose, step: int) -> Tensor:
+        k = step if step >= FULL else self.given["steps"].select(0, step)
+        return words(self.work.seed, purpose, self.given.round, self.keys, k, 0)[:, :2]
 
     def gradient_noise(self, step: int, d: int) -> Tensor:
         k = self.given["steps"].select(0, step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 
 from fairlead.gradients.capture import traced
 from fairlead.gradients.deferred import Space
+from fairlead.gradients.draws import Draws
 from fairlead.gradients.form import Form
 from fairlead.gradients.segments import Product, joined, segments
 from fairlead.gradients.stacked import stacked_model
@@ -59,7 +61,7 @@ class Gradients:
         self, run: Callable[..., Any], arguments: tuple[Tensor | None, ...], width: int, **how: bool
     ) -> Callable[..., Any]:
         """`run`, or what was captured of it for arguments of these shapes."""
-        if not (self.task.capturable and self.form.captures(width)):
+        if not self._captures(width):
             return run
         key = (len(how), *(None if t is None else t.shape for t in arguments))
         if key not in self._captured:
@@ -73,6 +75,16 @@ class Gradients:
         self._captured.move_to_end(key)
         self.used.add(key)
         return self._captured[key]
+
+    def _captures(self, width: int) -> bool:
+        task = self.task
+        return task.capturable and not task.draws_masks and self.form.captures(width)
+
+    def _drawing(self, keys: Tensor | None, together: bool, first: int = 0) -> Any:
+        """Where the model draws, it draws by the clients' keys."""
+        if keys is None or not self.task.draws_masks:
+            return nullcontext()
+        return Draws(keys, together, first)
 
     # -- many clients ---------------------------------------------------------------------------
 
@@ -102,15 +114,23 @@ class Gradients:
         return losses, buffers
 
     def stacked(
-        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
+        self,
+        x: Tensor,
+        block: Block,
+        weights: Tensor | None,
+        buffers: Tensor,
+        keys: Tensor | None = None,
+        first: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Gradients of the data loss. x is (d,) or (S, d), the block's tensors are (S, B, …), sample
-        weights and buffers are (S, B) and (S, nb); returns (S, d) and the buffers after the pass."""
+        weights and buffers are (S, B) and (S, nb); returns (S, d) and the buffers after the pass. keys: of
+        the clients, for what the model draws; first: the position of the block's first sample."""
         if self.form.compiled and x.dim() == 1:  # one program for the first step and the others
             x = x.expand(len(block[0]), -1).contiguous()
         arguments = (x, weights, buffers, *block)
         run = self._by_layers if self.form.way == "stacked" else self._by_vmap
-        return self._run(run, arguments, block[0].shape[1])(*arguments)
+        with self._drawing(keys, True, first):
+            return self._run(run, arguments, block[0].shape[1])(*arguments)
 
     def _by_vmap(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
@@ -138,7 +158,12 @@ class Gradients:
         return g, buffers
 
     def full_stacked(
-        self, clients: NDArray[np.int64], x: Tensor, buffers: Tensor, limit: int
+        self,
+        clients: NDArray[np.int64],
+        x: Tensor,
+        buffers: Tensor,
+        limit: int,
+        keys: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The full local gradients of S clients, with at most `limit` samples at a time, and the
         buffers after the pass."""
@@ -146,10 +171,17 @@ class Gradients:
         sizes, owners = task.sizes[clients], torch.from_numpy(clients).to(task.store)
         rows = buffers.expand(len(clients), -1) if buffers.dim() == 1 else buffers
         n = torch.from_numpy(sizes).to(task.device)
-        return self.full_padded(owners, n, int(sizes.max()), x, rows, limit)
+        return self.full_padded(owners, n, int(sizes.max()), x, rows, limit, keys)
 
     def full_padded(
-        self, owners: Tensor, sizes: Tensor, largest: int, x: Tensor, buffers: Tensor, limit: int
+        self,
+        owners: Tensor,
+        sizes: Tensor,
+        largest: int,
+        x: Tensor,
+        buffers: Tensor,
+        limit: int,
+        keys: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """`full_stacked` of clients of these sizes, at most `largest`, with everything on the device."""
         task, n, count = self.task, sizes[:, None], len(sizes)
@@ -160,28 +192,31 @@ class Gradients:
             index = first + torch.arange(width, device=task.device).expand(count, width)
             weights = (index < n).to(task.dtype) / n
             block = task.samples(owners, torch.where(index < n, index, 0).to(task.store))
-            g, buffers = self.stacked(x, block, weights, buffers)
+            g, buffers = self.stacked(x, block, weights, buffers, keys, first)
             total = total + g
         return task.regularised(torch.as_tensor(total), x), buffers
 
     # -- one client -----------------------------------------------------------------------------
 
     def plain(
-        self, x: Tensor, block: Block, buffers: Tensor, weights: Tensor | None = None
+        self, x: Tensor, block: Block, buffers: Tensor, keys: Tensor | None = None, first: int = 0
     ) -> tuple[Tensor, Tensor]:
         """The gradient of one client's data loss on a block (B, …), by plain autograd."""
         leaf = x.detach().requires_grad_()
-        with torch.enable_grad():
-            loss, buffers = self.mean_loss(leaf, weights, buffers, *block)
+        with torch.enable_grad(), self._drawing(keys, False, first):
+            loss, buffers = self.mean_loss(leaf, None, buffers, *block)
             (g,) = torch.autograd.grad(loss, leaf)
         return g, buffers.detach()
 
-    def single(self, x: Tensor, block: Block, buffers: Tensor) -> tuple[Any, Tensor]:
+    def single(
+        self, x: Tensor, block: Block, buffers: Tensor, keys: Tensor | None = None, first: int = 0
+    ) -> tuple[Any, Tensor]:
         """The gradient of one client on a block (B, …): a tensor, or a deferred `Vector`."""
         arguments, late = (x, None, buffers, *block), bool(self.form.deferred)
         how = {"segmented": late, "products": self.form.deferred == "products"} if late else {}
         run = self._run(self._by_parameter, arguments, len(block[0]), **how)
-        parts, buffers = run(*arguments)
+        with self._drawing(keys, False, first):
+            parts, buffers = run(*arguments)
         if not late:
             return torch.cat([g.reshape(-1) for g in parts]), buffers
         if run == self._by_parameter:
@@ -205,7 +240,7 @@ class Gradients:
         return [g.to(x.dtype) for g in found], buffers.detach()
 
     def full_single(
-        self, client: int, x: Tensor, buffers: Tensor, limit: int
+        self, client: int, x: Tensor, buffers: Tensor, limit: int, keys: Tensor | None = None
     ) -> tuple[Any, Tensor]:
         """The full local gradient of one client, block by block, and the buffers after it."""
         task, n = self.task, int(self.task.sizes[client])
@@ -213,7 +248,7 @@ class Gradients:
         total: Any = 0.0
         for index in torch.arange(n, device=task.store).split(n if task.mixes_samples else limit):
             block = tuple(t[0] for t in task.samples(owner, index[None]))
-            g, buffers = self.single(x, block, buffers)
+            g, buffers = self.single(x, block, buffers, keys, int(index[0]))
             g = g if len(index) == n else len(index) / n * g
             total = g if len(index) == n else total + g
         return task.regularised(total, x), buffers

@@ -158,8 +158,6 @@ def _that_fit(group: Sequence[Loop], together: bool | None) -> list[list[Loop]]:
         why = "they are spread over several processes"
     elif session.mode != "vmap":
         why = f"the engine is {session.mode}"
-    elif session.task.draws_masks:
-        why = "dropout layers draw from one generator"
     if together and why:
         raise FairleadError(f"these runs cannot be trained together: {why}")
     cohort = max(len(c.plan.sampler.cohort(c.plan.seed, 0, c.task.clients)) for c in group)
