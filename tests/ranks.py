@@ -41,6 +41,9 @@ def cases(device: str = "cpu") -> dict[str, tuple]:
     found["statistics"] = (normed(), METHODS["scaffold"], "loop", steps)
     game = fl.problems.saddle_regression(s=2, clients=5)
     found["game"] = (game, METHODS["catalyst-scaffold-s"], "vmap", {"rounds": 4, "steps": 3})
+    only = {(0, 1): [[0, 1], [2]], (1, 2): [[0, 4]], (2, 0): [[3]]}
+    replayed = {"rounds": 3, "cohort": [[1], [2], [0]], "batches": only}
+    found["replayed"] = (uneven(), METHODS["scaffold"], "loop", replayed)
     noisy = uneven()
     noisy = noisy.replace(noise=0.1)
     found["noise"] = (

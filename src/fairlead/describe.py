@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+TRUSTED = "trusted to be the same"
+"""Among settings: the user says that this one is as it was."""
+
 
 def described(thing: Any) -> Any:
     """Anything a run is set up with, as JSON takes it; data and functions by a digest or a name.

@@ -9,6 +9,7 @@ in every engine, in any order of execution and with any number of workers.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from enum import IntEnum
@@ -84,6 +85,16 @@ def normal(
     u = (bits.to(torch.float64) + 0.5) / 2**32
     radius, angle = (-2 * u[..., :2].log()).sqrt(), 2 * math.pi * u[..., 2:]
     return torch.cat([radius * angle.cos(), radius * angle.sin()], -1).flatten(1)[:, :count]
+
+
+@contextlib.contextmanager
+def own_generators(seed: int | None = None) -> Iterator[None]:
+    """Inside its block torch's global generators may be used, seeded; after it they are as they were."""
+    there = torch.cuda.is_available() and torch.cuda.is_initialized()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if there else []):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
 
 
 _BLOCK = 1 << 20  # numbers per block on a CPU: fits in cache, and still uses all cores

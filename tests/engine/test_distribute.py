@@ -161,7 +161,7 @@ def test_shares_are_fair_and_leave_clients_where_they_are(cost: list[float]) -> 
 
 
 def test_data_can_lie_with_their_clients(single: Path, tmp_path: Path) -> None:
-    names = ("scaffold", "fedglomo-qsgd", "statistics", "one client")
+    names = ("scaffold", "fedglomo-qsgd", "statistics", "one client", "replayed")
     launch(2, "ranks.py", str(tmp_path), ",".join(names), '{"data": "shard"}')
     part = tmp_path / "expected"
     part.mkdir()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import fairlead as fl
 from fairlead.engine.state import tiers
 from fairlead.engine.state.store import ClientStore, Keep
-from fairlead.run.checkpoint import listed, read
+from fairlead.run.saved import listed, read
 
 TIERS: Any = ["device", "host", "disk"]
 METHODS: Any = [

@@ -18,8 +18,8 @@ from programs import LIMIT, PATHS, ended, wait_until
 from safetensors.torch import load_file
 
 import fairlead as fl
-from fairlead.run.checkpoint import listed, number_of, read
 from fairlead.run.folder import Recorder
+from fairlead.run.saved import listed, number_of, read
 
 WORK = {"cohort": 3, "batch_size": 4, "epochs": 1, "dropout": 0.2}
 
@@ -63,7 +63,7 @@ def test_the_oldest_are_dropped(tmp_path) -> None:
     assert [path.name for path in listed(tmp_path)] == [
         "round-000000004.safetensors", "round-000000005.safetensors",
     ]  # fmt: skip
-    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors"}
+    assert sorted(p.name for p in tmp_path.iterdir())[:2] == ["lock", "past-0.jsonl"]
     assert "state/x" in load_file(tmp_path / "round-000000005.safetensors")
 
 
@@ -134,7 +134,7 @@ def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path, monkeypatch) -
 
     def full(handle: int) -> None:
         calls.append(handle)
-        if len(calls) >= 5:  # two calls a checkpoint: the file, its folder
+        if len(calls) >= 7:  # three calls a checkpoint: its past, the file, its folder
             raise OSError(28, "No space left on device")
         real(handle)
 
@@ -144,7 +144,7 @@ def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path, monkeypatch) -
         run = fl.train(uneven(), method, rounds=6, checkpoints=keep, **WORK)
     assert len(said) == 1
     monkeypatch.undo()
-    assert sorted(read(path).round for path in tmp_path.iterdir()) == [1, 2]
+    assert [read(path).round for path in listed(tmp_path)] == [1, 2]
     whole = fl.train(uneven(), method, rounds=6, **WORK)
     _same(run, whole)
     _same(fl.train(uneven(), method, rounds=6, resume=tmp_path, **WORK), whole)
@@ -155,7 +155,7 @@ def test_a_disk_that_has_room_again_is_written_to(tmp_path, monkeypatch) -> None
 
     def full(handle: int) -> None:
         calls.append(handle)
-        if len(calls) == 3:
+        if len(calls) == 4:
             raise OSError(28, "No space left on device")
         real(handle)
 
@@ -337,10 +337,10 @@ def _written(folder: Path) -> int:
 
 
 def _final(folder: Path) -> dict[str, torch.Tensor]:
-    tensors = read(listed(folder)[-1]).tensors
-    columns = read(listed(folder)[-1]).meta["columns"]
-    tensors["history"][:, columns.index("seconds")] = 0
-    return tensors
+    saved = read(listed(folder)[-1])
+    rows = [sorted({**row, "seconds": 0.0}.items()) for row in saved.past.rows]
+    text = repr([rows, [vars(e) for e in saved.past.ledger.exchanges]])
+    return {**saved.tensors, "past": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)}
 
 
 def _compare(name: str, kills: int, rounds: int, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from programs import LIMIT, PATHS
 
 import fairlead as fl
 from fairlead import testing
-from fairlead.run.checkpoint import listed, read
+from fairlead.run.saved import listed, read
 
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},

@@ -32,8 +32,9 @@ from fairlead.engine.processes.ranks import is_first, launched, restarted
 from fairlead.errors import FairleadError, unknown
 from fairlead.figures.style import figure_path
 from fairlead.run import folder as runs
-from fairlead.run.checkpoint import Checkpoints, listed
+from fairlead.run.checkpoint import Checkpoints
 from fairlead.run.folder import CHECKPOINTS, COMPARISON, Recorder
+from fairlead.run.saved import listed
 from fairlead.run.train import train
 from fairlead.study.compare import compare
 from fairlead.study.folder import ComparisonFolder
@@ -55,7 +56,7 @@ def resume_command(
     checkpoint it starts again. A finished run is left as it is."""
     try:
         compared = (folder / COMPARISON).is_file()
-        about = {} if compared else runs.read(folder).about
+        about = {} if compared else runs.read_about(folder)
         settings = about.get("settings")
         if compared or about.get("command") == "compare":
             raise FairleadError(

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from fairlead.cli.console import Plain
 from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
 from fairlead.engine.processes.ranks import Lost, is_first
 from fairlead.errors import FairleadError
@@ -27,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console(quiet=not is_first(), markup=False)  # one process prints; brackets are literal
+out = Plain(quiet=not is_first(), markup=False)  # one process prints; brackets are literal
 
 
 @app.callback()
@@ -37,7 +37,7 @@ def speak() -> None:
 
 
 def _warn(message: Any, *location: Any, **more: Any) -> None:
-    console = Console(stderr=True, quiet=not is_first())
+    console = Plain(stderr=True, quiet=not is_first())
     console.print("warning: ", style="yellow", end="")
     console.print(str(message), markup=False, highlight=False)
 
@@ -45,7 +45,7 @@ def _warn(message: Any, *location: Any, **more: Any) -> None:
 def fail(error: FairleadError) -> None:
     """Exit with the error message instead of a traceback; only one process reports lost ones."""
     if is_first() or not isinstance(error, Lost):
-        console = Console(stderr=True)
+        console = Plain(stderr=True)
         console.print("error: ", style="bold red", end="")
         console.print(str(error), markup=False, highlight=False)
     raise typer.Exit(2) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 import warnings
@@ -14,16 +15,16 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from fairlead.cli.console import Plain, plain
 from fairlead.errors import FairleadError, unknown
 from fairlead.methods.citations import PAPERS
 from fairlead.report.plots import MAIN
 from fairlead.run import folder as runs
-from fairlead.run.checkpoint import listed
 from fairlead.run.folder import CHECKPOINTS, StoredRun
 from fairlead.run.history import History
+from fairlead.run.saved import listed
 from fairlead.track.tracker import best
 
 runs_app = typer.Typer(help="Run folders: list, show, diff, rm.", no_args_is_help=True)
@@ -55,7 +56,7 @@ def list_command(
         elif not found:
             _echo("there are no runs")
         else:
-            _print(_overview(found, narrow=Console().width < 110))
+            _print(_overview(found, narrow=Plain().width < 110))
 
 
 def _listed(folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -70,7 +71,7 @@ def _listed(folders: Sequence[Path]) -> list[dict[str, Any]]:
         except FairleadError as error:
             problems.append(f"skipped: {error}")
     for problem in problems:
-        Console(stderr=True).print(problem, markup=False, highlight=False, soft_wrap=True)
+        Plain(stderr=True).print(problem, markup=False, highlight=False, soft_wrap=True)
     return rows
 
 
@@ -230,18 +231,18 @@ def _errors_printed() -> Iterator[None]:
     try:
         yield
     except FairleadError as error:
-        console = Console(stderr=True)
+        console = Plain(stderr=True)
         console.print("error: ", style="bold red", end="")
         console.print(str(error), markup=False, highlight=False)
         raise typer.Exit(2) from None
 
 
 def _echo(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    Plain().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print(table: Table) -> None:
-    Console(markup=False).print(table, highlight=False)  # brackets are literal
+    Plain(markup=False).print(table, highlight=False)  # brackets are literal
 
 
 def _pairs(title: str, values: dict[str, Any]) -> None:
@@ -264,9 +265,11 @@ def _text(history: History) -> str:
 
 
 def _write_csv(names: list[str], rows: Sequence[dict[str, Any]]) -> None:
-    writer = csv.DictWriter(sys.stdout, fieldnames=names, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    sys.stdout.write(plain(text.getvalue()) if sys.stdout.isatty() else text.getvalue())
 
 
 def _name(column: str) -> str:
@@ -305,4 +308,7 @@ def _when(text: str | None) -> str:
     """A time in the local time zone, to the minute."""
     if text is None:
         return ""
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError):  # not one of ours
+        return text

@@ -18,8 +18,9 @@ from typing import IO, Any
 
 from fairlead.errors import FairleadError
 
-LIMIT = 8 << 30
-"""No supported data set unpacks to more bytes; a corrupt length or a zip bomb does."""
+LIMIT, RATIO, SMALL = 8 << 30, 100, 64 << 20
+"""No supported data set unpacks to more bytes, or to more than a hundred times its own size unless that is little;
+a corrupt length or a bomb does."""
 
 _PACKED: dict[str, tuple[str, bytes, Any]] = {
     ".gz": ("gzip", b"\x1f\x8b", gzip.open),
@@ -48,15 +49,17 @@ def unpack(file: IO[bytes], name: Path | str) -> bytes:
     b'ahoy'
     """
     suffix = PurePosixPath(name).suffix
+    most = _most(file.seek(0, io.SEEK_END))
+    file.seek(0)
     if suffix not in _PACKED:
-        return _all_of(file, name)
+        return _all_of(file, name, LIMIT)
     kind, magic, opener = _PACKED[suffix]
     if file.read(len(magic)) != magic:
         raise damaged(name, f"is not a {kind} file")
     file.seek(0)
     try:
         with opener(file) as stream:
-            return _all_of(stream, name)
+            return _all_of(stream, name, most)
     except EOFError as error:
         raise damaged(name, "is truncated") from error
     except (OSError, zlib.error) as error:
@@ -86,14 +89,19 @@ def members(path: Path, names: Sequence[str]) -> list[bytes]:
     return [unpack(io.BytesIO(found[name]), f"{path}, {name}") for name in names]
 
 
-def _all_of(file: IO[bytes], name: Path | str) -> bytes:
+def _most(packed: int) -> int:
+    """The most bytes that so many packed ones may unpack to."""
+    return min(LIMIT, max(SMALL, RATIO * packed))
+
+
+def _all_of(file: IO[bytes], name: Path | str, most: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while part := file.read(1 << 24):
         parts.append(part)
         size += len(part)
-        if size > LIMIT:
-            raise damaged(name, f"unpacks to more than {LIMIT >> 30} GiB")
+        if size > most:
+            raise damaged(name, f"unpacks to more than {most >> 20} MiB, which no data set does")
     return b"".join(parts)
 
 
@@ -133,8 +141,9 @@ def zip_members(path: Path) -> Iterator[tuple[zipfile.ZipInfo, Callable[[], byte
         if _recorded_members(path) not in (len(found) & 0xFFFF, 0xFFFF):
             raise damaged(path, "has a damaged list of members")
         for info in found:
-            if info.file_size > LIMIT:
-                raise damaged(path, f"holds {info.filename} of more than {LIMIT >> 30} GiB")
+            most = _most(info.compress_size)
+            if info.file_size > most:
+                raise damaged(path, f"holds {info.filename} of more than {most >> 20} MiB")
             yield info, partial(file.read, info)
 
 

@@ -58,6 +58,13 @@ def check_split(split: Split, samples: int) -> None:
             f"the split contains sample {wrong[0]}, but there are {samples}: "
             f"indices must be in 0 … {samples - 1}"
         )
+    often = np.bincount(split.order, minlength=samples)
+    if int(often.max()) > 1:
+        warnings.warn(
+            f"{int((often > 1).sum())} samples are in the split more than once, first sample "
+            f"{int((often > 1).argmax())}: give each sample to one client, unless this is meant",
+            stacklevel=4,
+        )
 
 
 def check_labels(labels: Tensor, classes: int) -> None:

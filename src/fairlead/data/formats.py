@@ -199,6 +199,8 @@ def from_npz(path: Path) -> Arrays:
     for name in ("x_train", "y_train"):
         if name not in found:
             raise FairleadError(f"{path} has no array {name}: its arrays are {', '.join(found)}")
+    for name, array in found.items():
+        _check_kind(path, name, array)
     test = (found["x_test"], found["y_test"]) if {"x_test", "y_test"} <= found.keys() else None
     if test is not None and len(test[0]) == 0:
         test = None
@@ -229,6 +231,20 @@ def from_npz(path: Path) -> Arrays:
         tuple(str(name) for name in found.get("writer_ids", ())),
         extra,
     )
+
+
+def _check_kind(path: Path, name: str, array: Array) -> None:
+    """Refuse arrays that are not what their name says."""
+    kinds = {"x": "biuf", "y": "biufUS", "writer": "iu"}.get(name.partition("_")[0])
+    if name.endswith("_ids"):
+        kinds = "biufUS"
+    if kinds is not None and (array.ndim == 0 or array.dtype.kind not in kinds):
+        raise FairleadError(
+            f"{path} has an array {name} of shape {array.shape} and type {array.dtype}: save one row per "
+            "sample, of numbers"
+        )
+    if name.startswith("x_") and array.ndim < 2:
+        raise FairleadError(f"{path} has an array {name} of one axis: save one row per sample")
 
 
 def channels_first(x: Array) -> Array:

@@ -338,9 +338,18 @@ def _file() -> Path:
 def known(key: str) -> dict[str, float] | None:
     """A measurement, if it was made before."""
     if key not in _KNOWN:
-        with suppress(OSError, ValueError, AttributeError):
-            _KNOWN.update({k: v for k, v in json.loads(_file().read_text()).items() if v})
+        with suppress(OSError, ValueError, AttributeError, RecursionError):
+            found = json.loads(_file().read_text()).items()
+            _KNOWN.update({k: v for k, v in found if _is_measurement(v)})
     return _KNOWN.get(key)
+
+
+def _is_measurement(value: Any) -> bool:
+    return (
+        bool(value)
+        and isinstance(value, dict)
+        and all(isinstance(seconds, float) and seconds > 0 for seconds in value.values())
+    )
 
 
 def remembered(key: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm, is_own
-from fairlead.data.batches import Batches
+from fairlead.data.batches import Batches, Draw
 from fairlead.engine import autotune, cuda_graph
 from fairlead.engine.api import Executor, Ids
 from fairlead.engine.captured import CapturedExecutor
@@ -94,9 +94,11 @@ class Simulate:
 class Preparation:
     """How a run of so many rounds is executed, settled on the first cohort's own shapes."""
 
-    def __init__(self, setting: Simulate, session: Session, ids: Ids, rounds: int) -> None:
+    def __init__(
+        self, setting: Simulate, session: Session, ids: Ids, rounds: int, draw: Draw | None = None
+    ) -> None:
         self.setting, self.session, self.ids, self.rounds = setting, session, ids, rounds
-        self.draw = session.draw(0, ids)
+        self.draw = session.draw(0, ids) if draw is None else draw
         self.shape: tuple[int, ...] = tuple(self.draw.index.shape)
 
     @property

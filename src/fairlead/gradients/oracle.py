@@ -24,7 +24,8 @@ from fairlead.gradients.stacked import stacked_model
 from fairlead.task.task import Block, Task
 
 CAPTURES = 32
-"""How many shapes are kept captured; one that comes back after more others is captured again."""
+"""How many shapes are kept captured. Further ones are run as they are, unless captured operators round differently:
+then one that comes back after more others is captured again."""
 _CAPTURED: WeakKeyDictionary[Task, dict[Form, OrderedDict[Any, Callable[..., Any]]]] = (
     WeakKeyDictionary()
 )
@@ -65,6 +66,8 @@ class Gradients:
             return run
         key = (len(how), *(None if t is None else t.shape for t in arguments))
         if key not in self._captured:
+            if len(self.used) >= CAPTURES and not self.form.kernels:
+                return run  # so many shapes do not come back often enough to pay
             found = traced(run, arguments, self.form.compiled, self.form.kernels, **how)
             if found is None:  # it draws random numbers
                 self.form = replace(self.form, capture=())

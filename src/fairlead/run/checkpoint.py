@@ -1,39 +1,37 @@
 """Checkpoints: everything a run needs to resume bitwise, in one safetensors file per saved round.
 
 A file holds the server's state, the memory of every client that has taken part, compression residuals,
-buffers, ledger, counters, history and how the run was executed; random numbers are counter-based, so no
-generator state is saved. It is written under a temporary name and renamed, with its SHA-256 inside, so
-it is complete or absent; a damaged file is skipped in favour of the one before it.
+buffers, counters and how the run was executed; random numbers are counter-based, so no generator state is
+saved. History and ledger, which grow, are beside it (see `fairlead.run.past`). It is written under a temporary
+name and renamed, with its SHA-256 inside, so it is complete or absent; a damaged file is skipped in favour
+of the one before it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fairlead.core.records import State
-from fairlead.core.tensorfile import Pieces, digest, write
-from fairlead.engine.accounting import Counters
+from fairlead.core.tensorfile import Pieces, write
+from fairlead.engine.accounting import Ledger
 from fairlead.engine.processes.ranks import Ranks
-from fairlead.engine.session import Execution, Session
+from fairlead.engine.session import Session
 from fairlead.errors import FairleadError
+from fairlead.run import past
 from fairlead.run.history import History
-from fairlead.run.ledger_file import ledger_of, ledger_tensors
-from fairlead.run.same import check_same
+from fairlead.run.lock import LOCK, locked
+from fairlead.run.saved import FORMAT, keep_last, listed
 
 Tensors = dict[str, Tensor | Pieces]
-FORMAT = "2"
 ROWS = ("store/", "residuals/")
 
 
@@ -62,75 +60,6 @@ class Checkpoints:
                 raise FairleadError(f"checkpoints: {name} is {given}: must be positive")
 
 
-@dataclasses.dataclass
-class Saved:
-    """The contents of a checkpoint."""
-
-    path: Path
-    round: int
-    seconds: float
-    tensors: dict[str, Tensor]
-    meta: dict[str, Any]
-
-    @property
-    def stopped(self) -> str | None:
-        """Why the run ended with this round; None if it went on."""
-        return self.meta.get("stopped")
-
-    def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors whose names start with `name/`."""
-        cut = len(name) + 1
-        return {k[cut:]: t for k, t in self.tensors.items() if k.startswith(f"{name}/")}
-
-    @property
-    def shards(self) -> list[Path]:
-        """The files with the clients' rows, if several processes wrote them."""
-        count = len(self.meta.get("shards", []))
-        return [self.path.with_suffix(f".{rank}-of-{count}.shard") for rank in range(count)]
-
-    def restore_rows(self, session: Session) -> None:
-        """Restore the rows in this file that belong to this process's clients."""
-        rows = self.part("store")
-        if session.states.store is not None and rows:
-            session.group.load_rows(session.states.store, rows)
-        for name in sorted({key.split("/")[0] for key in self.part("residuals")}):
-            left = self.part(f"residuals/{name}")
-            if "v" in left:
-                session.group.load_rows(session.residuals.of(name, left["v"]), left)
-
-    def history(self) -> History:
-        """The rows recorded so far."""
-        columns, table = self.meta["columns"], self.tensors["history"].tolist()
-        given = self.tensors["given"].tolist()
-        whole = set(self.meta.get("integers", columns))
-        return History(
-            [
-                {
-                    c: _number(v) if c in whole else v
-                    for c, v, g in zip(columns, row, has, strict=True)
-                    if g
-                }
-                for row, has in zip(table, given, strict=True)
-            ]
-        )
-
-    def restore(self, state: State, session: Session) -> State:
-        """Restore everything into a new session; returns the server's state."""
-        place = session.task.device
-        session.group.restore(self.part("places"))
-        for shard in [self, *(_read(path) for path in self.shards)]:
-            shard.restore_rows(session)
-        session.buffers = _placed(self.tensors["buffers"], place)
-        session.versions.load(self.part("versions"))
-        ledger = ledger_of(self.part("ledger"), self.meta["nominal"])
-        session.accounts.restored(Counters(**self.meta["counters"]), ledger)
-        session.use(Execution.read(self.meta["engine"]))
-        saved, host = self.part("state"), self.meta["on_host"]
-        cpu = torch.device("cpu")
-        placed = {n: _placed(t, cpu if n in host else place) for n, t in saved.items()}
-        return state.filled(placed)
-
-
 class Keeper:
     """Writes the checkpoints of one run."""
 
@@ -140,11 +69,15 @@ class Keeper:
         config: dict[str, Any],
         ranks: Ranks | None = None,
         fresh: bool = False,
+        lock: bool = False,
     ) -> None:
         self.setting, self.config = setting, config
         self.ranks = ranks if ranks is not None and ranks.size > 1 else None
         self.folder = Path(setting.folder)
         self.since, self.written, self.failed = time.monotonic(), -1, False
+        self.past = past.Writer(self.folder)
+        self._lock: IO[str] | None = None
+        self._locks = lock
         self.together = 1
         """How many runs are trained as one, this one included."""
         if fresh and listed(self.folder):
@@ -158,8 +91,15 @@ class Keeper:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
 
     def begin(self) -> None:
-        """Count the time from now on."""
+        """Count the time from now on, and keep other processes from writing here."""
         self.since = time.monotonic()
+        if self._locks:
+            self._lock = locked(self.folder / LOCK)
+
+    def close(self) -> None:
+        """Let others write here."""
+        if self._lock is not None:
+            self._lock.close()
 
     def due(self, round: int) -> bool:
         """Whether to write a checkpoint after this round."""
@@ -199,18 +139,16 @@ class Keeper:
         """Write a checkpoint atomically, and delete the oldest. stopped: why the run ends here, if it does."""
         if round == self.written:
             return self._path(round)
-        tensors, meta = _collected(round, state, session, history, seconds)
+        tensors, meta = _collected(round, state, session, seconds)
         meta |= {"config": self.config, "stopped": stopped, "together": self.together}
         path = self._path(round)
+        before = history, session.accounts.ledger
         if self.ranks is None:
-            self._write(path, round, tensors, meta)
+            self._write_main(path, round, tensors, meta, before)
         else:
-            self._write_parts(self.ranks, path, round, tensors, meta)
+            self._write_parts(self.ranks, path, round, tensors, meta, before)
         if self.ranks is None or self.ranks.first:
-            for old in listed(self.folder)[: -self.setting.last]:
-                for part in shards_of(old):
-                    part.unlink(missing_ok=True)
-                old.unlink(missing_ok=True)
+            keep_last(self.folder, self.setting.last)
         self.since, self.written = time.monotonic(), round
         return path
 
@@ -221,6 +159,7 @@ class Keeper:
         round: int,
         tensors: Tensors,
         meta: dict[str, Any],
+        before: tuple[History, Ledger],
     ) -> None:
         """Write this rank's rows; once all ranks have, rank 0 writes the rest with their digests."""
         rows = {name: t for name, t in tensors.items() if name.startswith(ROWS)}
@@ -237,25 +176,48 @@ class Keeper:
             raise failed or FairleadError(f"another rank could not write its part of round {round}")
         try:
             if ranks.first:
-                self._write(path, round, rest, {**meta, "shards": [d.hex() for d in digests]})
+                meta["shards"] = [d.hex() for d in digests]
+                self._write_main(path, round, rest, meta, before)
         except FairleadError as error:
             failed = error
         if ranks.most([failed is not None])[0]:
             raise failed or FairleadError(f"rank 0 could not write the checkpoint of round {round}")
 
+    def _write_main(
+        self,
+        path: Path,
+        round: int,
+        tensors: Tensors,
+        meta: dict[str, Any],
+        before: tuple[History, Ledger],
+    ) -> None:
+        """Write what is not in shards, after the past that it needs."""
+        with self._said(round):
+            meta["past"] = self.past.add(*before)
+        self._write(path, round, tensors, meta)
+
     def _write(self, path: Path, round: int, tensors: Tensors, meta: dict[str, Any]) -> str:
         """Write a file atomically; returns its digest."""
         beside = path.with_name(path.name + ".part")
+        with self._said(round):
+            try:
+                with beside.open("wb") as file:
+                    found = write(file, tensors, "fairlead", meta)
+                    file.flush()
+                    os.fsync(file.fileno())
+                beside.replace(path)
+                _settle(self.folder)
+                return found
+            except OSError:
+                beside.unlink(missing_ok=True)
+                raise
+
+    @contextlib.contextmanager
+    def _said(self, round: int) -> Iterator[None]:
+        """Turn an OSError into a FairleadError."""
         try:
-            with beside.open("wb") as file:
-                found = write(file, tensors, "fairlead", meta)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-            _settle(self.folder)
-            return found
+            yield
         except OSError as error:
-            beside.unlink(missing_ok=True)
             raise FairleadError(
                 f"the checkpoint of round {round} could not be written to {self.folder}: "
                 f"{error.strerror}; earlier checkpoints are intact"
@@ -265,129 +227,23 @@ class Keeper:
         return self.folder / f"round-{round:09d}.safetensors"
 
 
-def shards_of(path: Path) -> list[Path]:
-    """The files with clients' rows of a checkpoint written by several processes."""
-    return sorted(path.parent.glob(f"{path.stem}.*.shard"))
-
-
-def listed(folder: str | Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first."""
-    return sorted(Path(folder).glob("round-*.safetensors"))
-
-
-def number_of(path: Path) -> int:
-    """The round of a checkpoint, from its name."""
-    return int(path.stem.partition("-")[2])
-
-
-def _place(folder: str | Path) -> Path:
-    """The folder with the checkpoints, given that or a run folder."""
-    inner = Path(folder) / "checkpoints"
-    return inner if inner.is_dir() else Path(folder)
-
-
-def newest(
-    folder: str | Path, config: Mapping[str, Any], most: int | None = None
-) -> tuple[Saved, list[str]]:
-    """The newest intact checkpoint of a run with these settings, after at most so many rounds, and why
-    newer ones were skipped."""
-    folder = _place(folder)
-    found = [path for path in listed(folder) if most is None or number_of(path) <= most]
-    if not found:
-        raise FairleadError(f"there is no checkpoint in {folder}: run with checkpoints=… first")
-    wrong = []
-    for path in reversed(found):
-        try:
-            saved = read(path)
-            check_same(f"{path.name} is of a run", saved.meta["config"], config)
-            return saved, wrong
-        except FairleadError as error:
-            wrong.append(str(error))
-    raise FairleadError(f"no checkpoint in {folder} is usable: {wrong[0]}")
-
-
-def peek(folder: str | Path) -> dict[str, Any]:
-    """What the newest checkpoint in a folder says about itself, not verified; empty if there is none."""
-    for path in reversed(listed(_place(folder))):
-        wrong = contextlib.suppress(OSError, SafetensorError, KeyError, TypeError, ValueError)
-        with wrong, safe_open(path, framework="pt") as file:
-            found = json.loads(file.metadata()["fairlead"])
-            if isinstance(found, dict):
-                return found
-    return {}
-
-
-def executed(folder: str | Path) -> dict[str, Any]:
-    """How the run in a folder was executed up to its newest checkpoint; empty if unknown."""
-    return peek(folder).get("engine", {})
-
-
-def read(path: str | Path) -> Saved:
-    """A checkpoint, verified by its checksums."""
-    saved = _read(Path(path))
-    for shard, expected in zip(saved.shards, saved.meta.get("shards", []), strict=True):
-        if not shard.is_file() or digest(*_contents(_read(shard))) != expected:
-            raise FairleadError(f"{saved.path.name} is damaged: {shard.name} is missing or changed")
-    return saved
-
-
-def _contents(saved: Saved) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    return saved.tensors, saved.meta
-
-
-def _read(path: Path) -> Saved:
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            names = file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
-        meta = json.loads(header["fairlead"])
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise FairleadError(f"{path.name} is truncated or not a checkpoint: {error}") from error
-    if meta.get("format") != FORMAT:
-        raise FairleadError(
-            f"{path.name} was written by a different version of fairlead: start the run again"
-        )
-    if digest(tensors, meta) != header.get("sha256"):
-        raise FairleadError(f"{path.name} is damaged: its checksum does not match")
-    return Saved(path, meta["round"], meta.get("seconds", 0.0), tensors, meta)
-
-
 def _collected(
-    round: int, state: State, session: Session, history: History, seconds: float
+    round: int, state: State, session: Session, seconds: float
 ) -> tuple[Tensors, dict[str, Any]]:
-    columns = list(history)
-    table = [[row.get(name, 0.0) for name in columns] for row in history.rows]
-    given = [[name in row for name in columns] for row in history.rows]
     tensors: Tensors = {f"state/{name}": t for name, t in state.tensors().items()}
     if session.states.store is not None:
         tensors |= {f"store/{name}": t for name, t in session.states.store.pieces().items()}
     for field, left in session.residuals.stores.items():
         tensors |= {f"residuals/{field}/{name}": t for name, t in left.pieces().items()}
-    tensors |= {f"ledger/{name}": t for name, t in ledger_tensors(session.accounts.ledger).items()}
     tensors |= {f"places/{name}": t for name, t in session.group.saved().items()}
     tensors |= {f"versions/{name}": t for name, t in session.versions.export().items()}
     tensors["buffers"] = session.buffers
-    tensors["history"] = torch.tensor(table, dtype=torch.float64)
-    tensors["given"] = torch.tensor(given, dtype=torch.bool)
     meta = {
-        "format": FORMAT, "round": round, "seconds": seconds, "columns": columns,
-        "integers": [n for n in columns if all(isinstance(r.get(n, 0), int) for r in history.rows)],
+        "format": FORMAT, "round": round, "seconds": seconds,
         "counters": dataclasses.asdict(session.accounts.counters), "engine": session.settled.saved(),
-        "nominal": [e.nominal_up for e in session.accounts.ledger.exchanges],
         "on_host": [name for name, t in state.tensors().items() if t.device.type == "cpu"],
     }  # fmt: skip
     return tensors, meta
-
-
-def _number(value: float) -> float:
-    return int(value) if value == value and abs(value) < 2**53 and value == int(value) else value
-
-
-def _placed(t: Tensor, device: torch.device) -> Tensor:
-    """A copy in its own memory: products round by the alignment of what they read, and tensors in a file
-    are not aligned."""
-    return t.to(device, copy=True)
 
 
 def _settle(folder: Path) -> None:

@@ -53,5 +53,5 @@ def check_resume(run: Any, config: Mapping[str, Any], task: Task, plan: Plan) ->
     then = {name: value for name, value in run.config.items() if name != "task"}
     now = {name: value for name, value in config.items() if name != "task"}
     check_same("the run to resume is one", then, now)
-    if run.task is not task and run.task.fingerprint() != task.fingerprint():
-        raise FairleadError("the run to resume has a different task: pass its own task")
+    if run.task is not task:
+        check_same("the run to resume is one", run.task.fingerprint(), task.fingerprint())

@@ -13,21 +13,21 @@ import contextlib
 import json
 import os
 import shutil
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fairlead.errors import FairleadError
 from fairlead.run.callbacks import Callback
 from fairlead.run.history import History
 from fairlead.run.history_file import HistoryFile, read_history, read_parts
+from fairlead.run.lock import LOCK, is_locked, locked
 
 FORMAT = 1
-ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
+ABOUT, HISTORY, CHECKPOINTS = "run.json", "history.sqlite", "checkpoints"
 TRACK = "track"
 COMPARISON, TRIALS = "comparison.json", "trials"
 """In the folder of a comparison: what it is, and its runs with step sizes that are tried."""
@@ -36,6 +36,12 @@ WRITTEN = (
     *(f"{name}.{kind}" for name in ("run", "split") for kind in ("png", "pdf", "svg")),
 )
 """Files that `fairlead run` adds."""
+KINDS: dict[str, Any] = {
+    "task": dict, "seed": int, "target": dict | None, "better": dict | None, "label": str,
+    "lr": int | float | None, "rounds": int, "method": dict, "work": dict, "split": dict | None,
+    "paper": str | None, "engine": str, "versions": dict,
+}  # fmt: skip
+"""What the parts of run.json must be."""
 FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part", *WRITTEN)
 
 
@@ -72,9 +78,10 @@ class Recorder(Callback):
     def begin(self, about: Mapping[str, Any], history: History) -> None:
         if self.replaces:  # only now that everything else works
             _delete_old(self.folder)
-        self.file = HistoryFile(self.folder / HISTORY)
         after = about.get("after", -1)
-        known = read_history(self.folder / HISTORY).rows if after >= 0 else []
+        known = self._known_rows() if after >= 0 else []
+        new = not (self.folder / ABOUT).exists()
+        self.file = HistoryFile(self.folder / HISTORY)
         present = {row["round"] for row in known if row["round"] <= after}
         wanted = {row["round"] for row in history.rows}
         both = present & wanted
@@ -84,12 +91,36 @@ class Recorder(Callback):
             self.file = None
             raise FairleadError(f"{self.folder} holds a different run than the one to resume: "
                                 "use another folder")  # fmt: skip
-        write_json(self.folder / ABOUT, {"format": FORMAT, **about, **self.more})
+        try:
+            write_json(self.folder / ABOUT, {"format": FORMAT, **about, **self.more})
+        except FairleadError:
+            self.file.close()
+            self.file = None
+            if new:  # no run began here, so the folder stays free
+                for name in (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm"):
+                    (self.folder / name).unlink(missing_ok=True)
+            raise
         self.file.begin(after if present <= wanted else -1)
         kept = present if present <= wanted else set()
         for row in history.rows:  # rows missing in the file are in the checkpoint
             if row["round"] not in kept:
                 self.file.append(row)
+
+    def _known_rows(self) -> list[dict[str, float]]:
+        """The rows in the folder; what cannot be read is put aside, as the checkpoint has all rows."""
+        path = self.folder / HISTORY
+        if not path.exists():
+            return []
+        try:
+            return read_history(path).rows
+        except FairleadError as error:
+            kept = path.with_name(f"{HISTORY}.damaged")
+            warnings.warn(f"{error}: it is kept as {kept.name}, and made anew from the checkpoint",
+                          stacklevel=2)  # fmt: skip
+            path.replace(kept)
+            for end in ("-wal", "-shm"):
+                path.with_name(HISTORY + end).unlink(missing_ok=True)
+            return []
 
     def has_all(self, history: History, stopped: str | None) -> bool:
         """Whether the folder holds a run with this history that ended for this reason."""
@@ -180,7 +211,7 @@ class StoredRun:
     @property
     def busy(self) -> bool:
         """Whether a process is writing to it."""
-        return _is_locked(self.folder / LOCK)
+        return is_locked(self.folder / LOCK)
 
     @property
     def size(self) -> int:
@@ -191,20 +222,25 @@ class StoredRun:
 def read(folder: str | Path) -> StoredRun:
     """The run in a folder."""
     path = Path(folder)
-    try:
-        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # also UnicodeDecodeError
-        raise FairleadError(f"{path} is not a run folder: {error}") from error
-    kinds = {"task": dict, "seed": int, "target": dict | None, "better": dict | None}
-    if (
-        not isinstance(about, dict)
-        or about.get("format") != FORMAT
-        or any(name in about and not isinstance(about[name], kinds[name]) for name in kinds)
-    ):
-        raise FairleadError(f"{path} was written by a different version of fairlead")
+    about = read_about(path)
     if not (path / HISTORY).is_file():
         raise FairleadError(f"{path} has no history: it is not a complete run folder")
     return StoredRun(path, about)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The description of the run in a folder."""
+    try:
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # also UnicodeDecodeError
+        raise FairleadError(f"{path} is not a run folder: {error}") from error
+    if (
+        not isinstance(about, dict)
+        or about.get("format") != FORMAT
+        or any(name in about and not isinstance(about[name], KINDS[name]) for name in KINDS)
+    ):
+        raise FairleadError(f"{path} was written by a different version of fairlead, or changed")
+    return about
 
 
 def find(folders: Sequence[str | Path] | str | Path) -> list[StoredRun]:
@@ -307,6 +343,7 @@ def belongings(folder: str | Path) -> list[Path]:
             for end in ("safetensors", "shard", "part")
             for p in sorted(kept.glob(f"round-*.{end}"))
         ]
+        found += sorted(kept.glob("past-*.jsonl"))
     if not tracked.is_symlink():
         found += [Path(at) / name for at, _, names in os.walk(tracked) for name in sorted(names)]
     return [path for path in found if path.is_symlink() or path.is_file()]
@@ -350,34 +387,3 @@ def write_json(path: Path, value: Any) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FairleadError(f"cannot write {path}: {error.strerror}") from error
-
-
-def locked(path: Path) -> IO[str]:
-    """The open lock file, held until it is closed or the process ends."""
-    file = path.open("a", encoding="utf-8")
-    for _ in range(20):  # a reader may hold it briefly
-        if _hold(file):
-            return file
-        time.sleep(0.05)
-    file.close()
-    raise FairleadError(f"another process is writing to {path.parent}: wait for it, or stop it")
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return not _hold(file, shared=True)  # so that readers are not mistaken for a writer
-    except OSError:
-        return False
-
-
-def _hold(file: IO[str], shared: bool = False) -> bool:
-    if os.name != "posix":  # no locking elsewhere
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

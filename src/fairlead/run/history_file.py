@@ -164,7 +164,14 @@ def read_parts(path: str | Path) -> list[dict[str, Any]]:
     ((names, rows),) = _select(
         path, "SELECT part, after, began, ended, why FROM parts ORDER BY part"
     )
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    for part in found:
+        words = (part["began"], part["ended"], part["why"])
+        if not isinstance(part["after"], int) or not all(isinstance(w, str | None) for w in words):
+            raise FairleadError(
+                f"the history {path} is damaged: its parts are not what they should be"
+            )
+    return found
 
 
 def read_history(path: str | Path) -> History:
@@ -173,16 +180,20 @@ def read_history(path: str | Path) -> History:
     (columns, rows), (_, renamed) = _select(path, wanted, "SELECT stands_in, name FROM names")
     named = dict(renamed)
     names = [named.get(column, column) for column in columns[1:]]
-    return History(
-        [
+    try:
+        found = [
             {
-                name: float(value) if isinstance(value, str) else value
+                name: value if isinstance(value, int | float) else float(value)
                 for name, value in zip(names, row[1:], strict=True)
                 if value is not None
             }
             for row in rows
         ]
-    )
+    except (TypeError, ValueError) as error:
+        raise FairleadError(f"the history {path} is damaged: {error}") from error
+    if not all(isinstance(row.get("round"), int) for row in found):
+        raise FairleadError(f"the history {path} is damaged: it has rows of no round")
+    return History(found)
 
 
 Selected = tuple[list[str], list[tuple[Any, ...]]]
@@ -219,6 +230,11 @@ def _execute(path: Path, mode: str, queries: tuple[str, ...]) -> list[Selected]:
     db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=10)
     with contextlib.closing(db):
         db.execute("BEGIN")
+        kinds = db.execute(
+            "SELECT type FROM sqlite_master WHERE name IN ('parts', 'rows', 'names')"
+        )
+        if any(kind != "table" for (kind,) in kinds):
+            raise sqlite3.DatabaseError("it is not a history")
         results = []
         for query in queries:
             found = db.execute(query)

@@ -27,10 +27,11 @@ from fairlead.measure import DriftDiversity, Measure
 from fairlead.progress import Progress
 from fairlead.run.about import about
 from fairlead.run.callbacks import Callback, RoundView
-from fairlead.run.checkpoint import Keeper, newest
+from fairlead.run.checkpoint import Keeper
 from fairlead.run.folder import Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
+from fairlead.run.saved import newest
 from fairlead.task.evaluation import directions
 from fairlead.task.metrics import Better, reaches
 from fairlead.task.task import Task
@@ -102,7 +103,7 @@ class Loop:
                 f"the run in {folder} already has {saved.round} rounds: set rounds higher"
             )
         self.state = saved.restore(self.state, self.session)
-        self.history = History(saved.history().rows, self.better)
+        self.history = History(saved.past.rows, self.better)
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
         if saved.stopped == "diverged":
             self._diverge()
@@ -148,6 +149,8 @@ class Loop:
                 raise
             finally:
                 self.session.close()
+                if self.keeper is not None:
+                    self.keeper.close()
 
     def fail(self, error: BaseException) -> None:
         """Inform the callbacks that an error ended the run."""
@@ -286,6 +289,8 @@ class Loop:
         if not look and x.device.type != "cpu":
             return False
         total = float(x.sum()) if total is None else total
+        if not math.isfinite(total):  # short numbers overflow in a sum
+            total = 0.0 if bool(torch.isfinite(x).all()) else total
         return not math.isfinite(total) or not math.isfinite(row.get("loss", 0.0))
 
 

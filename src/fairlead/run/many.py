@@ -20,6 +20,7 @@ from fairlead.engine.many_runs import Seat, joinable, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
 from fairlead.progress import Progress
+from fairlead.rng import own_generators
 from fairlead.run.alone import alone
 from fairlead.run.callbacks import Callback
 from fairlead.run.folder import Recorder
@@ -90,7 +91,8 @@ def train_many(
         for group in _alike(loops):
             if resume is not None:
                 as_begun(group)
-            _share_engine(group)
+            with own_generators(), torch.no_grad():
+                _share_engine(group)
             for some in _that_fit(group, together):
                 waiting = [loop for loop in loops if id(loop) not in done]
                 if resume is not None:

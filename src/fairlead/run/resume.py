@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.method import Algorithm
-from fairlead.engine.session import Execution
 from fairlead.errors import FairleadError
-from fairlead.run.checkpoint import Checkpoints, executed, listed, number_of, peek, read
+from fairlead.run.checkpoint import Checkpoints
 from fairlead.run.folder import CHECKPOINTS, Recorder
 from fairlead.run.loop import Loop
+from fairlead.run.saved import executed, listed, number_of, peek, read
 
 
 def workers_before(
@@ -23,7 +23,8 @@ def workers_before(
     if hasattr(resume, "session"):
         return resume.session.group.size
     folder = to_go_on(out, checkpoints) if resume == "auto" else resume
-    return None if folder is None else executed(folder).get("workers")
+    known = None if folder is None else executed(folder)
+    return None if known is None else known.workers
 
 
 def has_ended(
@@ -66,9 +67,9 @@ def to_go_on(
 def as_begun(group: Sequence[Loop]) -> None:
     """Execute runs as the first of them with a checkpoint was."""
     for loop in group:
-        known = {} if loop.keeper is None else executed(loop.keeper.folder)
-        if known and known["workers"] == loop.session.group.size:
-            group[0].session.use(Execution.read(known))
+        known = None if loop.keeper is None else executed(loop.keeper.folder)
+        if known is not None and known.workers == loop.session.group.size:
+            group[0].session.use(known)
             return
 
 

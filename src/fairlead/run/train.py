@@ -323,7 +323,8 @@ def _prepared(
     if checkpoints is not None:
         given = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
         fresh = resume is None and out is None and session.group.first
-        keeper = Keeper(given, config, getattr(session.group, "ranks", None), fresh)
+        own = out is None and session.group.first  # else the run's folder is locked
+        keeper = Keeper(given, config, getattr(session.group, "ranks", None), fresh, own)
     if not session.group.first:  # only the first process reports and writes
         out, callbacks, bar = None, (), None
     if out is not None and not isinstance(out, Recorder):

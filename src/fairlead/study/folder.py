@@ -6,6 +6,7 @@ config.json         the settings of the command, if there was one
 LABEL-SEED/         a run folder per method and seed, with the chosen step size
 trials/             a run folder per method, step size and seed that was tried
 table.md, table.csv, tuning.json    the results, once there are all of them
+.replaced/          an earlier comparison, until the one that overwrites it is complete
 lock                held by the process at work
 """
 
@@ -14,13 +15,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fairlead.errors import FairleadError
 from fairlead.run import folder as runs
-from fairlead.run.checkpoint import listed, shards_of
 from fairlead.run.folder import (
     CHECKPOINTS,
     COMPARISON,
@@ -31,9 +32,10 @@ from fairlead.run.folder import (
     write_json,
 )
 from fairlead.run.same import check_same
+from fairlead.run.saved import keep_last, listed
 from fairlead.version import __version__
 
-CONFIG = "config.json"
+CONFIG, REPLACED = "config.json", ".replaced"
 RESULTS = ("table.md", "table.csv", "tuning.json", "compare.png", "compare.pdf", "compare.svg")
 ENDED = ("rounds", "target", "diverged", "callback")
 
@@ -88,26 +90,43 @@ class ComparisonFolder:
                 what = f"{self.folder} holds a comparison"
                 check_same(what, known, now, _short, "; use another folder, or overwrite")
             else:
-                self._clear()
+                self._put_aside()
                 if self.settings is not None:
                     config = {**self.settings, "out": str(self.folder), "fairlead": __version__}
                     write_json(self.folder / CONFIG, config)
                 write_json(self.folder / COMPARISON, now)
             yield
 
-    def _clear(self) -> None:
-        """Remove an earlier comparison, and nothing else."""
+    def _put_aside(self) -> None:
+        """Keep an earlier comparison, and nothing else, until this one is complete; one that was put aside before
+        stays there, and what was made since is deleted."""
         held = runs.find(self.folder)
         if held and not self.overwrite:
             raise FairleadError(
                 f"{self.folder} already holds {len(held)} runs: use another folder, or overwrite"
             )
-        for run in held:
-            own = self.folder / f"{_word(run.label)}-{run.seed}"
-            if run.folder in (own, self.run(run.label, run.seed)) or self._is_trial(run.folder):
-                runs.remove(run.folder)
-        for name in (COMPARISON, *RESULTS) if (self.folder / COMPARISON).exists() else ():
-            (self.folder / name).unlink(missing_ok=True)
+        aside = self.folder / REPLACED
+        first = not aside.exists()
+        known = (self.folder / COMPARISON).exists()
+        try:
+            for run in held:
+                own = self.folder / f"{_word(run.label)}-{run.seed}"
+                if run.folder in (own, self.run(run.label, run.seed)) or self._is_trial(run.folder):
+                    if run.busy:
+                        raise FairleadError(f"a process is writing to {run.folder}: stop it first")
+                    if first and not run.folder.is_symlink():
+                        _move(run.folder, aside / run.folder.relative_to(self.folder))
+                    else:
+                        runs.remove(run.folder)
+            for name in (COMPARISON, *RESULTS) if known else ():
+                path = self.folder / name
+                if first and path.is_file():
+                    _move(path, aside / name)
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FairleadError(
+                f"{self.folder} could not be overwritten: {error.strerror}"
+            ) from error
         with contextlib.suppress(OSError):  # there is none, or it holds other files
             (self.folder / TRIALS).rmdir()
 
@@ -159,10 +178,7 @@ class ComparisonFolder:
 
     def trim(self, folder: Path, last: int) -> None:
         """Keep only so many checkpoints of a run that has ended."""
-        found = listed(folder / CHECKPOINTS)
-        for old in found[: len(found) - last]:
-            for part in (*shards_of(old), old):
-                part.unlink(missing_ok=True)
+        keep_last(folder / CHECKPOINTS, last)
 
     def write(self, result: Any) -> None:
         """Write the tables and what the report reads. Times are left out of the tables, so that equal
@@ -175,6 +191,12 @@ class ComparisonFolder:
         except OSError as error:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
         write_json(self.folder / "tuning.json", result.tuning())
+        shutil.rmtree(self.folder / REPLACED, ignore_errors=True)
+
+
+def _move(path: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(to)
 
 
 def _word(label: str) -> str:

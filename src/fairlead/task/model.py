@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from fairlead.data.checks import check_labels
 from fairlead.errors import FairleadError
+from fairlead.rng import own_generators
 from fairlead.task.samples import prepared, taken
 
 
@@ -20,15 +21,26 @@ def check_model(task: Any, labels: bool) -> None:
     before training."""
     for data in (task.data, task.test):
         if data is not None:
-            block = _check_block(task, data, labels)
-            task.draws_masks = task.draws_masks or _draws(task, block)
+            with own_generators():
+                block = _check_block(task, data, labels)
+            task.draws_masks = task.draws_masks or _draws(task, task.model, block)
+            task.draws_always = task.draws_always or _draws(task, task.evaluation_model, block)
+
+
+def _transformed(task: Any, block: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    try:
+        return prepared(task, block)
+    except Exception as error:  # the user's own code
+        raise FairleadError(
+            f"the transform failed on samples of shape {tuple(block[0].shape)}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> tuple[Tensor, ...]:
-    block = taken(task, data, torch.arange(min(2, len(data[0]))))
+    block = _transformed(task, taken(task, data, torch.arange(min(2, len(data[0])))))
     x, _ = task.start(0)
     try:
-        block = prepared(task, block)
         output = functional_call(task.evaluation_model, task.state_dict(x), block[: task.inputs])
         if labels and not data[-1].is_floating_point():
             check_labels(data[-1], output.shape[1])
@@ -49,16 +61,14 @@ def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> tuple[Ten
     return block
 
 
-def _draws(task: Any, block: tuple[Tensor, ...]) -> bool:
-    """Whether the model or the loss draws random numbers while training."""
+def _draws(task: Any, model: nn.Module, block: tuple[Tensor, ...]) -> bool:
+    """Whether a model or the loss draws random numbers."""
     cuda = task.device.type == "cuda"
     state: Any = torch.cuda.get_rng_state if cuda else torch.get_rng_state
     with torch.random.fork_rng(devices=[task.device] if cuda else []), torch.no_grad():
         before = state(task.device) if cuda else state()
         try:
-            output = functional_call(
-                task.model, task.state_dict(task.start(0)[0]), block[: task.inputs]
-            )
+            output = functional_call(model, task.state_dict(task.start(0)[0]), block[: task.inputs])
             task.loss(output, *block[task.inputs :])
         except (RuntimeError, ValueError):
             return False  # BatchNorm of a single sample: batches are checked elsewhere
@@ -95,6 +105,5 @@ def has_hooks(module: nn.Module) -> bool:
 
 def made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A model made under a seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_generators(seed):
         return make()

@@ -99,7 +99,7 @@ def saddle_point(
             if not size < float("inf"):
                 break
             jacobian = torch.autograd.functional.jacobian(residual, z)
-        move = torch.linalg.lstsq(torch.as_tensor(jacobian), f[:, None]).solution[:, 0]
+        move = _solved(torch.as_tensor(jacobian), f)
         z, f = z.detach(), f.detach()
         shares = [0.5**k for k in range(30)]
         tried = (project(z - share * move).requires_grad_() for share in shares)
@@ -107,6 +107,15 @@ def saddle_point(
     raise FairleadError(
         f"the solver stopped at a residual of {size:.1e}: check that the problem is strongly convex-concave"
     )
+
+
+def _solved(matrix: Tensor, right: Tensor) -> Tensor:
+    """The solution of a linear system, of least squares if it is singular. A triangular factorization is tried
+    first: its bits are the same in every process, those of least squares depend on where its memory lies."""
+    found, wrong = torch.linalg.solve_ex(matrix, right)
+    if not int(wrong) and bool(torch.isfinite(found).all()):
+        return found
+    return torch.linalg.lstsq(matrix, right[:, None]).solution[:, 0]
 
 
 def _conjugate_gradients(curve: Callable[[Tensor], Tensor], g: Tensor) -> Tensor:

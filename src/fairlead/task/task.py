@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -21,8 +22,9 @@ from fairlead.data.checks import as_tensor, check_data, check_signs, check_split
 from fairlead.data.held_out import held_out
 from fairlead.data.images import Transform
 from fairlead.data.splits import Split
-from fairlead.describe import described
+from fairlead.describe import TRUSTED, described
 from fairlead.errors import FairleadError, unknown
+from fairlead.rng import own_generators
 from fairlead.task import build
 from fairlead.task.build import Function, constructor
 from fairlead.task.evaluation import (
@@ -37,6 +39,7 @@ from fairlead.task.layout import Layout
 from fairlead.task.losses import LOSSES, METRICS, Loss
 from fairlead.task.metrics import AnyMetric, checked
 from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
+from fairlead.task.objective import portrait
 from fairlead.task.samples import Block, prepared, sample_bytes, taken
 from fairlead.task.torch_losses import is_cross_entropy, per_sample
 
@@ -64,6 +67,8 @@ class Task:
         arrays (`np.load(file, mmap_mode="r")`), and copies each step's samples while the previous step
         computes. By default, mapped arrays and data too large for the device stay on the host.
     optimum: the minimizer for uniform weights, if known; runs then record the distance to it.
+    trust: continue runs of this task without comparing the model's code and the loss with what they were, which is
+        refused if they differ or hold something that cannot be compared.
     record: whether the loss depends only on its arguments, so that its operators may be captured
         (see `fairlead.gradients.capture`); assumed by default only for the named losses.
 
@@ -81,6 +86,10 @@ class Task:
     """The client weights that a saddle task was built for, if it refuses others."""
     label_names: Sequence[str] | None = None
     """The names of the classes in order of their codes, if labels were encoded."""
+    draws_masks = False
+    """Whether the model or the loss draws random numbers while training."""
+    draws_always = False
+    """Whether they do so in evaluation mode too."""
     _frozen: ClassVar[bool] = False
 
     from_function = constructor(build.from_function)
@@ -108,6 +117,7 @@ class Task:
         transform: Transform | None = None,
         keep: Literal["auto", "device", "host"] = "auto",
         optimum: Tensor | None = None,
+        trust: bool = False,
         record: bool | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -153,7 +163,7 @@ class Task:
             self.valid = tuple(t[torch.from_numpy(rows).to(t.device)] for t in self.data)
         if loss == "logistic":
             check_signs(self.data[1])
-        self.label_names = label_names
+        self.label_names, self.trust = label_names, trust
         pure = isinstance(loss, str) or torchs is not None
         self._pure_loss = pure if record is None else record
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else made(model, 0)
@@ -190,12 +200,11 @@ class Task:
         return moved
 
     def replace(self, **fields: Any) -> Self:
-        """The task with another optimum, metrics, l2, noise or name."""
+        """The task with another optimum, metrics, l2, noise, name or trust."""
+        known = ["optimum", "metrics", "l2", "noise", "name", "trust"]
         for name in fields:
-            if name not in ("optimum", "metrics", "l2", "noise", "name"):
-                raise unknown(
-                    "field to replace", name, ["optimum", "metrics", "l2", "noise", "name"]
-                )
+            if name not in known:
+                raise unknown("field to replace", name, known)
         other = self._changed()
         for name, value in fields.items():
             setattr(other, name, checked(value) if name == "metrics" else value)
@@ -228,7 +237,7 @@ class Task:
         self.mixes_samples = any(isinstance(m, norms) for m in model.modules())
         random = nn.modules.dropout._DropoutNd
         drops = any(isinstance(m, random) for m in model.modules())
-        self.draws_masks = drops or getattr(self, "draws_masks", False)
+        self.draws_masks = drops or self.draws_masks
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not any(isinstance(m, Function) and m.loose for m in model.modules())
         known = is_capturable(model) or isinstance(model, Function)
@@ -277,10 +286,12 @@ class Task:
         return {**layout.views(x), **layout.fixed, **layout.buffer_views(buffers)}
 
     def fingerprint(self) -> dict[str, Any]:
-        """What distinguishes this task from others; mapped files count only by their shapes."""
+        """What distinguishes this task from others; mapped files count only by their shapes, and the model and
+        the loss by their code and what it holds."""
         data = [str(t.shape) if self.mapped else t for t in self.data]
         fixed = {"dim": self.dim, "l2": self.l2, "noise": self.noise, "dtype": str(self.dtype)}
-        made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
+        what = TRUSTED if self.trust else portrait(self.model, self.loss, self.transform)
+        made = {"split": [self.split.order, self.split.offsets], "objective": what}
         return described({**fixed, "data": data, "layers": self.layers, **made})
 
     def cast(self, t: Tensor) -> Tensor:
@@ -312,7 +323,8 @@ class Task:
         block: int = 4096,
     ) -> Tensor:
         """f(x) = Σ p_i f_i(x) over all clients' data, with the model in evaluation mode."""
-        return objective_of(self, x, weighting, buffers, block)
+        with self._evaluating():
+            return objective_of(self, x, weighting, buffers, block)
 
     def evaluate(
         self,
@@ -324,7 +336,12 @@ class Task:
     ) -> dict[str, float]:
         """The objective, the metrics on test and validation data and, if the optimum is known, the distance to
         it. spread: the processes that share the work."""
-        return evaluated(self, x, buffers, weighting, objective, spread)
+        with self._evaluating():
+            return evaluated(self, x, buffers, weighting, objective, spread)
+
+    def _evaluating(self) -> Any:
+        """A model that draws in evaluation mode draws the same each time, and not from the user's generator."""
+        return own_generators(0) if self.draws_always else nullcontext()
 
     def _with_own_measures(self, names: list[str], objective: bool) -> list[str]:
         """The names of what `evaluate` measures, from those that every task has."""
@@ -332,5 +349,5 @@ class Task:
 
     def client_losses(self, x: Tensor, buffers: Tensor | None = None) -> Tensor:
         """f_i(x) of every client, to see which clients are served badly."""
-        with torch.no_grad():
+        with torch.no_grad(), self._evaluating():
             return client_losses(self, x, buffers)

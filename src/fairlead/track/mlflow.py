@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from fairlead.errors import needed
 from fairlead.track.tracker import Tracker, settings, tag
 
 NOTE = "mlflow.json"
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 LONGEST_KEY, LONGEST_VALUE, PARAMS, METRICS = 250, 500, 100, 1000  # limits of all its servers
 
 
@@ -42,6 +44,8 @@ class MLflow(Tracker):
         self._client: Any = None
 
     def open(self, first: int) -> float:
+        for name, value in PATIENCE.items():  # its own defaults wait for minutes
+            os.environ.setdefault(name, value)
         self._client = self._library.MlflowClient(tracking_uri=self.uri)
         where = {"uri": self.uri, "experiment": self.experiment}
         noted = self.remembered(NOTE)

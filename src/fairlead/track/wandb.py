@@ -46,6 +46,9 @@ class WandB(Tracker):
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             given["dir"] = str(self.folder)
+        given["settings"] = self._library.Settings(
+            init_timeout=10
+        )  # its own default waits for 90 s
         given |= {"id": noted.get("id") or mine, **self.init}
         self._run = self._library.init(project=self.project, mode=self.mode, **given)
         self.id = self._run.id

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairlead.core.method import Algorithm
-from fairlead.data.batches import Batches
+from fairlead.data.batches import Batches, Draw
 from fairlead.engine import autotune
 from fairlead.engine.api import Answer, Executor, Ids, Request
 from fairlead.engine.executors import unstackable
@@ -91,7 +91,9 @@ class Distributed(Simulate):
         whole = session.batches.draw(
             session.seed, 0, session.identities[ids], session.task.sizes[ids], rows=ids
         )
-        here = Preparation(self, session, mine, rounds)
+        idle = group.sharded and mine[0] not in ids
+        known = _stand_in(session, whole, mine) if idle else None
+        here = Preparation(self, session, mine, rounds, known)
         here.shape = tuple(whole.index.shape)
         group.ranks.wait()
         here.begin()
@@ -253,6 +255,9 @@ class Shared(Executor):
         if key not in self._like:
             one = self.group.own[:1] if self.group.sharded else request.clients[:1]
             some = replace(request, clients=one, weights=request.weights[:1])
+            if one[0] not in request.clients:
+                like = request.draw_of(request.clients[:1])
+                some = replace(some, draw_of=lambda ids: _stand_in(self.session, like, ids))
             found = self.executor.execute(some)
             for _, held in found.residuals:
                 for name, v in held.items():
@@ -299,6 +304,12 @@ class Shared(Executor):
                 for measure, sums in mine.measured.items()
             },
         )
+
+
+def _stand_in(session: Session, like: Draw, client: Ids) -> Draw:
+    """Batches of a client that has none in this round, shaped like the first of another's."""
+    size = int(session.task.sizes[client[0]])
+    return Draw(like.index[:1] % size, like.count[:1])
 
 
 def _shards(setting: Distributed, ranks: Ranks, task: Task) -> bool:

@@ -82,3 +82,12 @@ def check_operators() -> None:
             "this process sees a GPU and has computed gradients, after which torch cannot compute them in "
             "forks: train with workers first, or hide the GPU (CUDA_VISIBLE_DEVICES=)"
         ) from error
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process was stopped by a signal, as by Ctrl-Z."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state in ("T", "t")

@@ -34,6 +34,7 @@ from fairlead.engine.processes.fork import (
     check_operators,
     forked,
     ignore_signals,
+    is_stopped,
     rest,
     undisturbed,
 )
@@ -46,6 +47,8 @@ SLOT = 2 << 20
 """Bytes that a process shares at a time: few enough to stay in cache."""
 SMALL = 16 << 10
 """The largest sum in bytes that goes through the sockets."""
+PATIENCE = 60.0
+"""Seconds after which a worker that was stopped by a signal is given up."""
 START, TRIES = 20.0, 3
 """Seconds within which a worker must answer, and how often to try."""
 HEAD = struct.Struct("<cQ")
@@ -141,7 +144,7 @@ class LocalProcesses(Ranks):
             ours.settimeout(START)
         self.wait()
         for worker in self._workers:
-            worker.socket.settimeout(None)
+            worker.socket.settimeout(PATIENCE)
 
     def __exit__(
         self,
@@ -322,7 +325,7 @@ class LocalProcesses(Ranks):
 
     def _hear(self, worker: _Worker, kind: bytes) -> bytes:
         try:
-            found, data = _receive(worker.socket)
+            found, data = self._received(worker)
         except TimeoutError as error:
             raise _Stuck(
                 f"a worker did not answer within {START:.0f} seconds of its start"
@@ -340,6 +343,21 @@ class LocalProcesses(Ranks):
                 "must do the same in all of them; train with one process"
             )
         return data
+
+    def _received(self, worker: _Worker) -> tuple[bytes, bytes]:
+        """The next message, however long its work takes, unless the worker was stopped."""
+        begun = bytearray()
+        while True:
+            try:
+                return _receive(worker.socket, begun)
+            except TimeoutError:
+                if worker.socket.gettimeout() != PATIENCE:
+                    raise
+                if is_stopped(worker.process):
+                    raise Lost(
+                        f"process {worker.rank} of the run's {self.size} was stopped by a signal, so the run "
+                        "cannot continue; a run with checkpoints can be resumed from the last one"
+                    ) from None
 
     def _obituary(self, worker: _Worker) -> str:
         how = "ended"
@@ -376,9 +394,10 @@ def _send(to: socket.socket, kind: bytes, data: bytes) -> None:
     to.sendall(HEAD.pack(kind, len(data)) + data)
 
 
-def _receive(source: socket.socket) -> tuple[bytes, bytes]:
-    """One message; there is never more than one in transit."""
-    found = bytearray()
+def _receive(source: socket.socket, begun: bytearray | None = None) -> tuple[bytes, bytes]:
+    """One message; there is never more than one in transit. begun: what has come of it, if reading was broken
+    off."""
+    found = bytearray() if begun is None else begun
     while len(found) < HEAD.size or len(found) < HEAD.size + HEAD.unpack_from(found)[1]:
         some = source.recv(1 << 16)
         if not some:

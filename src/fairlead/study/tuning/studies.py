@@ -32,6 +32,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairlead.errors import FairleadError
+from fairlead.run.same import difference
 from fairlead.study.tuning.objective import Aim, Outcome, Tried, stored
 from fairlead.study.tuning.space import Range, Searched, Space
 
@@ -79,14 +80,17 @@ def _connected(url: str) -> optuna.storages.RDBStorage:
 
 
 class Seeded(BaseSampler):
-    """A sampler whose draws are a function of the seed, the trial's number and the earlier trials."""
+    """A sampler whose draws are a function of the seed and of the earlier trials; one whose process was killed is no
+    trial, so that a study that is continued draws what it would have drawn."""
 
     def __init__(self, kind: type[TPESampler] | type[RandomSampler], seed: int) -> None:
         self.kind, self.seed = kind, seed
         self.inner: BaseSampler = kind(seed=seed)
 
     def before_trial(self, study: Any, trial: FrozenTrial) -> None:
-        drawn = np.random.SeedSequence([self.seed, trial.number]).generate_state(1)
+        trials = study.get_trials(deepcopy=False)
+        earlier = [t for t in trials if t.number < trial.number and t.state != TrialState.FAIL]
+        drawn = np.random.SeedSequence([self.seed, len(earlier)]).generate_state(1)
         self.inner = self.kind(seed=int(drawn[0]))
         self.inner.before_trial(study, trial)
 
@@ -145,7 +149,7 @@ class Study:
         if known is None:
             self.study.set_user_attr("about", dict(about))
             return
-        other = [name for name in about if known.get(name) != about[name]]
+        other = [n for n in about if difference("", known.get(n), about[n]) is not None]
         if other:
             raise FairleadError(
                 f"the study '{self.study.study_name}' was started with a different "
@@ -284,9 +288,9 @@ class Study:
             state = "complete" if trial.state == TrialState.COMPLETE else "given up"
             if any(run.stopped == "diverged" for run in runs):
                 state = "diverged"
-            one = Tried(trial.number, _settings(trial), state, runs)
-            # a grid point that was run twice anyway counts once
-            found.setdefault(str(one.settings) if self.points else str(one.number), one)
+            # a grid point that was run twice anyway counts once, and one whose process was killed not at all
+            key = str(_settings(trial)) if self.points else str(trial.number)
+            found.setdefault(key, Tried(len(found), _settings(trial), state, runs))
         return list(found.values())
 
     def left(self, tried: Sequence[Tried]) -> int:
