@@ -6,7 +6,7 @@ OUT ?= out
 BENCH ?=
 DEMO ?=
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test chaos lint bench docs clean
 
 setup: $(VENV)/ready
 
@@ -22,6 +22,10 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(PYTEST)
+
+# about two hours; CHAOS_KILLS=20 CHAOS_FUZZ=30 CHAOS_FORGED=100 CHAOS_MINUTES=1 for a short form
+chaos: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow tests/chaos $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff format --check .

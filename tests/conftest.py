@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,18 @@ def pytest_configure() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
     settings.register_profile("fairlead", deadline=None, suppress_health_check=checks)
     settings.load_profile("fairlead")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The table of the attacks in tests/chaos, if there were any."""
+    found = getattr(sys.modules.get("campaign"), "TABLE", [])
+    names = list(dict.fromkeys(name for row in found for name in row))
+    if found:
+        terminalreporter.section("the campaign")
+        terminalreporter.write_line("| " + " | ".join(names) + " |")
+        terminalreporter.write_line("|" + "---|" * len(names))
+    for row in found:
+        terminalreporter.write_line("| " + " | ".join(str(row.get(n, "")) for n in names) + " |")
 
 
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fairlead as fl
+from fairlead.engine import cuda_graph
+from fairlead.engine.captured import CapturedExecutor
 from fairlead.gradients.draws import Draws
 
 SIZES = (13, 4, 9, 7, 22)
@@ -143,3 +145,18 @@ def test_masks_do_not_depend_on_padding() -> None:
         late = torch.rand(1, 4, 5)
     assert torch.equal(short, long[:3, :4])
     assert torch.equal(short[2:], late)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_captured_rounds_draw_the_same(compile: bool, device: str, monkeypatch) -> None:
+    monkeypatch.setattr(cuda_graph, "captures", lambda place: place.type == device)
+    if device == "cpu":
+        monkeypatch.setattr(cuda_graph, "record", lambda perform, pool=None: perform() or perform)
+        monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    task, method = task_of("functional"), fl.Scaffold(lr=0.3, warm_start=True)
+    work = {**WORK, "rounds": 5}
+    expected = fl.train(task, method, engine="loop", **work)
+    how = fl.Simulate("vmap", capture=True, compile=compile)
+    run = fl.train(task.to(device), method, engine=how, **work)
+    assert isinstance(run.session.executor, CapturedExecutor)
+    assert float((run.x.cpu() - expected.x).abs().max()) < 1e-10
