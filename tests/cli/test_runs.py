@@ -146,6 +146,19 @@ def test_rm_refuses_all_if_one_is_no_run(three: Path) -> None:
     assert len(fl.runs.find(three)) == 3
 
 
+def test_escape_sequences_in_files_do_not_reach_the_terminal(tmp_path) -> None:
+    _train(tmp_path / "r")
+    path = tmp_path / "r" / "run.json"
+    about = json.loads(path.read_text())
+    about["label"] = "evil\x1b[31m\x9b2J"
+    about["method"]["\x1b]0;title\x07"] = "\x1b[2J"
+    path.write_text(json.dumps(about))
+    for words in (["list", tmp_path], ["show", tmp_path / "r"], ["diff", *[tmp_path / "r"] * 2]):
+        text = _run(*words)
+        assert "evil" in text or words[0] == "diff"
+        assert not any(mark in text for mark in ("\x1b", "\x9b", "\x07"))
+
+
 def test_brackets_are_shown_as_they_are(tmp_path) -> None:
     class Breaks(fl.Callback):
         def row(self, row) -> None:

@@ -292,6 +292,14 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "more than" in refusal(formats.from_npz, large)
 
 
+def test_a_bomb_is_refused_long_before_it_is_unpacked(tmp_path: Path, monkeypatch) -> None:
+    """What unpacks to a thousand times its size is refused at a hundred times."""
+    monkeypatch.setattr(archives, "SMALL", 1 << 20)
+    bomb = write(tmp_path, "bomb.gz", gzip.compress(bytes(1 << 27)))
+    assert bomb.stat().st_size < 1 << 18
+    assert "unpacks to more than 12 MiB" in refusal(formats.read_idx, bomb)
+
+
 @pytest.mark.parametrize("name", ["libsvm", "libsvm.bz2", "libsvm.gz"])
 def test_libsvm_round_trip(tmp_path: Path, name: str) -> None:
     file, data, read = CASES[name]
@@ -351,6 +359,12 @@ def test_npz_with_a_pickle_does_not_run_it(tmp_path: Path) -> None:
         ({"x_train": IMAGES, "y_train": LABELS[:3]}, "different lengths"),
         ({**ARRAYS, "writer_train": np.array([0, 1, 2, 0])}, "holds the label 2"),
         ({**ARRAYS, "writer_test": np.array([0])}, "different lengths"),
+        ({**ARRAYS, "x_train": np.float64(3.0)}, "an array x_train of shape ()"),
+        ({**ARRAYS, "y_train": np.array(3)}, "an array y_train of shape ()"),
+        ({**ARRAYS, "x_train": np.array(["a", "b", "c", "d"])}, "and type <U1"),
+        ({**ARRAYS, "x_train": np.zeros(4)}, "x_train of one axis"),
+        ({**ARRAYS, "writer_train": np.array([0.5, 1, 2, 0])}, "writer_train of shape (4,)"),
+        ({**ARRAYS, "writer_ids": np.array(7)}, "writer_ids of shape ()"),
     ],
 )
 def test_npz_with_other_arrays(tmp_path: Path, arrays: Any, said: str) -> None:

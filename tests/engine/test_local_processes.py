@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 import fairlead as fl
 from fairlead.cli import app
 from fairlead.engine import autotune as choose
+from fairlead.engine.processes import local, workers
 from fairlead.engine.processes import local as crew
-from fairlead.engine.processes import workers
 from fairlead.engine.processes.local import SLOT, SMALL, LocalProcesses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forks")
@@ -296,6 +296,8 @@ class Failing(fl.Scaffold):
         if client.work.round == 2 and not (self.only_workers and os.getpid() == self.parent):
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
             if self.how == "sentence":
                 raise fl.FairleadError("the client is tired")
             raise KeyError("spam")
@@ -318,6 +320,13 @@ def test_an_error_in_a_worker_is_told_once(capfd: pytest.CaptureFixture) -> None
     with pytest.raises(KeyError, match="spam"):  # everywhere: the calling process's own
         fl.train(uneven(), Failing(lr=0.1, only_workers=False), workers=2, engine="loop", **WORK)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_stopped_worker_is_not_waited_for_without_end(monkeypatch) -> None:
+    monkeypatch.setattr(local, "PATIENCE", 0.2)
+    method = Failing(lr=0.1, how="stop", parent=os.getpid())
+    with pytest.raises(fl.FairleadError, match="process 1 of the run's 2 was stopped by a signal"):
+        fl.train(uneven(), method, workers=2, engine="loop", **WORK)
 
 
 def test_settings_are_refused_before_there_are_workers(forks: list[int], tmp_path: Path) -> None:

@@ -98,6 +98,29 @@ def test_tpe_is_reproducible_and_learns() -> None:
     assert other.entries["FedSGD"].trials[0].settings != one.trials[0].settings
 
 
+def test_a_killed_tpe_study_draws_what_it_would_have_drawn(tmp_path: Path, monkeypatch) -> None:
+    settings: dict[str, Any] = {
+        "rounds": 3, "lr": (1e-4, 10.0, "log"), "trials": 14, "metric": "distance", "prune": False,
+        "progress": False,
+    }  # fmt: skip
+    whole = tune(toy(3.0), fl.FedSGD(lr=1.0), **settings)
+    real, calls = search.train, []
+
+    def broken(*args: Any, **more: Any) -> fl.Run:
+        calls.append(1)
+        if len(calls) in (3, 13):
+            raise RuntimeError("killed")
+        return real(*args, **more)
+
+    monkeypatch.setattr(search, "train", broken)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="killed"):
+            tune(toy(3.0), fl.FedSGD(lr=1.0), out=tmp_path, **settings)
+    again = tune(toy(3.0), fl.FedSGD(lr=1.0), out=tmp_path, **settings)
+    assert again.to_json() == whole.to_json()
+    assert again.to_csv() == whole.to_csv()
+
+
 def test_random_draws_are_seeded_and_go_together() -> None:
     settings: dict[str, Any] = {
         "rounds": 2, "lr": (0.01, 1.0, "log"), "space": {"warm_start": [True, False]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import struct
 import time
@@ -17,6 +18,7 @@ from programs import wait_until
 
 import fairlead as fl
 from fairlead import track
+from fairlead.track.mlflow import PATIENCE
 from fairlead.track.tracker import Tracker, tag
 
 METHOD = fl.Scaffold(lr=0.1)
@@ -449,11 +451,14 @@ def test_mlflow_without_its_server(task, tmp_path, monkeypatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for name in PATIENCE:  # fairlead sets them, as the defaults wait for minutes
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     with pytest.warns(UserWarning, match="MLflow failed") as told:
         run = _train(task, track.MLflow("http://127.0.0.1:9", folder=tmp_path))
     assert len([w for w in told if "MLflow failed" in str(w.message)]) == 1
     assert run.stopped == "rounds"
+    assert {name: os.environ[name] for name in PATIENCE} == PATIENCE
 
 
 # -- W&B --------------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def read_history(path: str | Path) -> History:
     named = dict(renamed)
     names = [named.get(column, column) for column in columns[1:]]
     try:
-        found = [
+        found: list[dict[str, float]] = [
             {
                 name: value if isinstance(value, int | float) else float(value)
                 for name, value in zip(names, row[1:], strict=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import inspect
 import json
 import sys
 import types
@@ -114,7 +113,7 @@ class _Seen:
         if _is_library(kind):
             return f"{kind.__module__}.{kind.__qualname__}"
         parts = {
-            name: self.of(inspect.unwrap(getattr(value, "__func__", value)), depth)
+            name: self.of(getattr(value, "__func__", value), depth)
             for name, value in sorted(vars(kind).items())
             if isinstance(value, types.FunctionType | classmethod | staticmethod)
             or (not name.startswith("__") and isinstance(value, int | float | str | tuple | Tensor))

@@ -256,8 +256,8 @@ class Shared(Executor):
             one = self.group.own[:1] if self.group.sharded else request.clients[:1]
             some = replace(request, clients=one, weights=request.weights[:1])
             if one[0] not in request.clients:
-                like = request.draw_of(request.clients[:1])
-                some = replace(some, draw_of=lambda ids: _stand_in(self.session, like, ids))
+                other = request.draw_of(request.clients[:1])
+                some = replace(some, draw_of=lambda ids: _stand_in(self.session, other, ids))
             found = self.executor.execute(some)
             for _, held in found.residuals:
                 for name, v in held.items():

@@ -49,6 +49,7 @@ SMALL = 16 << 10
 """The largest sum in bytes that goes through the sockets."""
 PATIENCE = 60.0
 """Seconds after which a worker that was stopped by a signal is given up."""
+STOPPED = "was stopped by a signal, so the run cannot continue; with checkpoints it can be resumed"
 START, TRIES = 20.0, 3
 """Seconds within which a worker must answer, and how often to try."""
 HEAD = struct.Struct("<cQ")
@@ -324,9 +325,14 @@ class LocalProcesses(Ranks):
         return answer
 
     def _hear(self, worker: _Worker, kind: bytes) -> bytes:
+        started = worker.socket.gettimeout() == PATIENCE
         try:
-            found, data = self._received(worker)
+            found, data = _receive(
+                worker.socket, lambda: started and not is_stopped(worker.process)
+            )
         except TimeoutError as error:
+            if started:
+                raise Lost(f"process {worker.rank} of the run's {self.size} {STOPPED}") from error
             raise _Stuck(
                 f"a worker did not answer within {START:.0f} seconds of its start"
             ) from error
@@ -343,21 +349,6 @@ class LocalProcesses(Ranks):
                 "must do the same in all of them; train with one process"
             )
         return data
-
-    def _received(self, worker: _Worker) -> tuple[bytes, bytes]:
-        """The next message, however long its work takes, unless the worker was stopped."""
-        begun = bytearray()
-        while True:
-            try:
-                return _receive(worker.socket, begun)
-            except TimeoutError:
-                if worker.socket.gettimeout() != PATIENCE:
-                    raise
-                if is_stopped(worker.process):
-                    raise Lost(
-                        f"process {worker.rank} of the run's {self.size} was stopped by a signal, so the run "
-                        "cannot continue; a run with checkpoints can be resumed from the last one"
-                    ) from None
 
     def _obituary(self, worker: _Worker) -> str:
         how = "ended"
@@ -394,12 +385,18 @@ def _send(to: socket.socket, kind: bytes, data: bytes) -> None:
     to.sendall(HEAD.pack(kind, len(data)) + data)
 
 
-def _receive(source: socket.socket, begun: bytearray | None = None) -> tuple[bytes, bytes]:
-    """One message; there is never more than one in transit. begun: what has come of it, if reading was broken
-    off."""
-    found = bytearray() if begun is None else begun
+def _receive(
+    source: socket.socket, goes_on: Callable[[], bool] = lambda: False
+) -> tuple[bytes, bytes]:
+    """One message; there is never more than one in transit. goes_on: whether to wait longer when time is over."""
+    found = bytearray()
     while len(found) < HEAD.size or len(found) < HEAD.size + HEAD.unpack_from(found)[1]:
-        some = source.recv(1 << 16)
+        try:
+            some = source.recv(1 << 16)
+        except TimeoutError:
+            if goes_on():
+                continue
+            raise
         if not some:
             raise EOFError
         found += some
