@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance import METHODS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -90,7 +91,9 @@ def test_every_engine_draws_the_same(model: str) -> None:
 @pytest.mark.parametrize("model", ["functional", "attention"])
 def test_full_gradients_and_large_batches_draw_the_same(model: str) -> None:
     task = task_of(model)
-    for method in (fl.Scaffold(lr=0.3, warm_start=True), fl.Mime(lr=0.3)):
+    methods = (fl.Scaffold(lr=0.3, warm_start=True), fl.Mime(lr=0.3))
+    large = (METHODS["fedlomo"], METHODS["fedglomo-qsgd"])
+    for method in (*methods, *large):
         one, many = (fl.train(task, method, engine=e, **WORK) for e in ("loop", "vmap"))
         assert float((one.x - many.x).abs().max()) < 1e-10
 

@@ -121,6 +121,12 @@ class _Common(Client[Any]):
         """For the transform of a step's samples."""
         return None if self.work.task.transform is None else self.step_keys(Purpose.AUGMENT, step)
 
+    def takes_all(self, batch: int | None, largest: int) -> bool:
+        """Whether a batch is all data of clients of at most this size. Where the model draws, the samples of all
+        clients of a task are taken in the same way, as what they draw depends on their order."""
+        task = self.work.task
+        return batch is None or batch >= (task.sizes.max() if task.draws_masks else largest)
+
     def mask_keys(self, step: int) -> Tensor | None:
         """For what the model draws in a step."""
         return self.step_keys(Purpose.MASK, step) if self.work.task.draws_masks else None
@@ -234,7 +240,7 @@ class Stacked(_Common):
 
     def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
         task = self.work.task
-        if batch is None or batch >= self.largest:
+        if batch is None or self.takes_all(batch, self.largest):
             g, buffers = self.full_pass(x)
             self.passed = buffers if self.passed is None else self.passed
             return g
@@ -333,7 +339,7 @@ class Single(_Common):
 
     def grad(self, x: Tensor, batch: int | None = None) -> Tensor:
         task, work, x = self.work.task, self.work, settled(x)
-        if batch is None or batch >= task.sizes[self.row]:
+        if batch is None or self.takes_all(batch, int(task.sizes[self.row])):
             self.gradients += int(task.sizes[self.row])
             keys = self.mask_keys(FULL)
             g, buffers = work.gradients.full_single(self.row, x, self.buffers, work.limit, keys)
@@ -341,7 +347,7 @@ class Single(_Common):
         else:
             index = large_batch(work, np.array([self.row]), batch).of(0, 0).to(task.store)
             block = tuple(t[0] for t in task.samples(self.owner, index[None]))
-            self.gradients += batch
+            self.gradients += len(index)
             g = task.regularised(self.gradient(x, block, FULL + 1)[0], x)
         return self.finite("the full gradient", g)
 

@@ -42,4 +42,8 @@ class Form:
     @classmethod
     def read(cls, saved: dict[str, Any]) -> Form:
         """From what a checkpoint keeps."""
-        return cls(**{**saved, "capture": tuple(saved["capture"])})
+        found = cls(**{**saved, "capture": tuple(saved["capture"])})
+        words = found.way in ("vmap", "stacked") and found.deferred in ("", "sums", "products")
+        if not words or not all(type(width) is int for width in found.capture):
+            raise TypeError("this is no form of gradients")
+        return found

@@ -105,6 +105,13 @@ class Recorder(Callback):
         for row in history.rows:  # rows missing in the file are in the checkpoint
             if row["round"] not in kept:
                 self.file.append(row)
+        if after >= 0 and not _has(self.folder / HISTORY, history):
+            self.file.close()
+            self._put_aside("the history is not that of the checkpoint")
+            self.file = HistoryFile(self.folder / HISTORY)
+            self.file.begin(after)
+            for row in history.rows:
+                self.file.append(row)
 
     def _known_rows(self) -> list[dict[str, float]]:
         """The rows in the folder; what cannot be read is put aside, as the checkpoint has all rows."""
@@ -114,13 +121,18 @@ class Recorder(Callback):
         try:
             return read_history(path).rows
         except FairleadError as error:
-            kept = path.with_name(f"{HISTORY}.damaged")
-            warnings.warn(f"{error}: it is kept as {kept.name}, and made anew from the checkpoint",
-                          stacklevel=2)  # fmt: skip
-            path.replace(kept)
-            for end in ("-wal", "-shm"):
-                path.with_name(HISTORY + end).unlink(missing_ok=True)
+            self._put_aside(str(error))
             return []
+
+    def _put_aside(self, why: str) -> None:
+        path = self.folder / HISTORY
+        kept = path.with_name(f"{HISTORY}.damaged")
+        warnings.warn(
+            f"{why}: it is kept as {kept.name}, and made anew from the checkpoint", stacklevel=3
+        )
+        path.replace(kept)
+        for end in ("-wal", "-shm"):
+            path.with_name(HISTORY + end).unlink(missing_ok=True)
 
     def has_all(self, history: History, stopped: str | None) -> bool:
         """Whether the folder holds a run with this history that ended for this reason."""
@@ -361,11 +373,22 @@ def _differs(folder: Path, about: Mapping[str, Any]) -> bool:
     """Whether the run in a folder has other settings than one to be resumed there."""
     try:
         known = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return False
+    if not isinstance(known, Mapping):
         return False
     names = ("method", "seed", "work.batches", "work.cohort", "work.dropout")
     then, now = ({n: v for n, v in flat(a).items() if n.startswith(names)} for a in (known, about))
     return json.dumps(then, sort_keys=True) != json.dumps(now, sort_keys=True)
+
+
+def _has(path: Path, history: History) -> bool:
+    """Whether a file has the rounds of a history, no more and no fewer."""
+    try:
+        found = [row["round"] for row in read_history(path).rows]
+    except FairleadError:
+        return False
+    return found == [row["round"] for row in history.rows]
 
 
 def _delete_old(folder: Path) -> None:

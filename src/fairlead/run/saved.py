@@ -118,14 +118,16 @@ def keep_last(folder: Path, count: int) -> None:
     found = listed(folder)
     for old in found[: max(0, len(found) - count)]:
         for part in (*shards_of(old), old):
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink()
     logs = past.files(folder)
     if len(logs) > 1 or (logs and not count):
         used = [_meta(path).get("past") for path in listed(folder)]
         names = {one.get("file") for one in used if isinstance(one, dict)}
         for log in logs:
             if log.name not in names:
-                log.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    log.unlink()
 
 
 def number_of(path: Path) -> int:
@@ -224,6 +226,8 @@ def _check_meta(saved: Saved) -> None:
     for name, kind in KINDS.items():
         if not isinstance(saved.meta.get(name), kind) or isinstance(saved.meta[name], bool):
             raise FairleadError(f"{saved.path.name} is damaged: it has no {name}")
+    if not all(type(count) is int for count in saved.meta["counters"].values()):
+        raise FairleadError(f"{saved.path.name} is damaged: its counters are no numbers")
     Execution.read(saved.meta["engine"])
     if not isinstance(saved.meta.get("shards", []), list) or "buffers" not in saved.tensors:
         raise FairleadError(f"{saved.path.name} is damaged: it has not all its parts")
