@@ -130,11 +130,9 @@ def killed(
             os.kill(rng.choice(alive), rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
     try:
         said, _ = process.communicate(timeout=LIMIT)
-        if (
-            not whole
-            and "Traceback (most recent call last)" in said
-            and "torch/distributed" not in said
-        ):
+        # Python's own, if Ctrl-C comes while it imports, and those of torchrun about its processes
+        others = said.rstrip().endswith("KeyboardInterrupt") or "torch/distributed" in said
+        if not whole and "Traceback (most recent call last)" in said and not others:
             tally.bad("traceback", said)
     except subprocess.TimeoutExpired:
         tally.bad("hang", f"after a signal: {' '.join(command)}")

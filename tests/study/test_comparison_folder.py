@@ -97,7 +97,7 @@ def test_the_files_of_a_comparison(tmp_path) -> None:
     assert found == expected
     chosen = fl.runs.read(tmp_path / "a-b-1")
     assert (chosen.label, chosen.lr, chosen.seed, chosen.status) == ("a/b", lrs["a/b"], 1, "rounds")
-    assert len(list((tmp_path / "a-b-1" / "checkpoints").iterdir())) == 1
+    assert len(list((tmp_path / "a-b-1" / "checkpoints").glob("round-*"))) == 1
     assert not list((tmp_path / "trials").rglob("*.safetensors"))
     assert "seconds" not in (tmp_path / "table.csv").read_text()
     kept = json.loads((tmp_path / "comparison.json").read_text())
