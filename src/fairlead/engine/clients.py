@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,81 +14,20 @@ from torch import Tensor
 from fairlead.compress import Compressor
 from fairlead.core.method import Client, Step
 from fairlead.core.records import Memory, Upload
-from fairlead.data.batches import Batches, Draw
+from fairlead.data.batches import Draw
 from fairlead.engine.state.outbox import Outbox
+from fairlead.engine.work import FULL, LOADER, Work, large_batch, step_keys
 from fairlead.errors import FairleadError
 from fairlead.gradients.deferred import Vector, settled
-from fairlead.gradients.oracle import Gradients
 from fairlead.measure.base import Measure, Sums, added
-from fairlead.rng import Purpose, Word, normal, words
-from fairlead.schedules import Rate, rate_at
-from fairlead.task.task import Block, Task
+from fairlead.rng import Purpose, Word, normal
+from fairlead.schedules import Rate
+from fairlead.task.task import Block
 
 U = TypeVar("U", bound=Upload)
 Ids = NDArray[np.int64]
 GATHERED = 1 << 20
 """Bytes of samples that are gathered together for one client's next steps."""
-
-
-@dataclass
-class Work:
-    """What is the same for all clients of a round."""
-
-    gradients: Gradients
-    seed: int
-    round: int
-    first_step: int
-    """Local steps counted over the earlier rounds, for schedules over steps."""
-    buffers: Tensor
-    """The server's buffers at the start of the round."""
-    identities: Ids
-    """The number of every client for random draws, by its row in the data."""
-    limit: int = 1 << 16
-    """Samples at a time in a full gradient."""
-    check: bool = False
-    """Check every value, and name round, client and step when something is wrong."""
-
-    @property
-    def task(self) -> Task:
-        """What is trained."""
-        return self.gradients.task
-
-    def rates(self, lr: Rate, count: int) -> NDArray[np.float64]:
-        """The step sizes of the round's steps."""
-        return np.array([rate_at(lr, self.round, self.first_step + k) for k in range(count)])
-
-
-def large_batch(work: Work, rows: Ids, size: int) -> Draw:
-    """One batch without replacement per round and client, apart from those of its steps."""
-    one, task = Batches(batch_size=size, steps=1), work.task
-    ids = work.identities[rows]
-    return one.draw(
-        work.seed, work.round, ids, task.sizes[rows], Purpose.LARGE_BATCH, task.store, rows
-    )
-
-
-class _Loader:
-    """One thread that gathers samples; a forked process gets its own."""
-
-    def __init__(self) -> None:
-        self.process, self.pool = -1, None
-
-    def submit(self, *work: Any) -> Future[Any]:
-        if self.pool is None or self.process != os.getpid():
-            self.process, self.pool = os.getpid(), ThreadPoolExecutor(1, "fairlead-samples")
-        return self.pool.submit(*work)
-
-
-LOADER = _Loader()
-
-
-FULL = 1 << 31
-"""Among the steps: a pass over all data; the next one is a large batch."""
-
-
-def step_keys(work: Work, purpose: Purpose, keys: Tensor, step: int) -> Tensor:
-    """Two random words per client for one of its steps."""
-    return words(work.seed, purpose, work.round, keys, step, 0)[:, :2]
 
 
 class _Common(Client[Any]):

@@ -21,11 +21,12 @@ from fairlead.core.method import Algorithm, Broadcast, Cohort, Replies
 from fairlead.core.records import State, Upload
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Answer, Request, rows_of
-from fairlead.engine.clients import Stacked, Work, large_batch, step_keys
+from fairlead.engine.clients import Stacked
 from fairlead.engine.exchange import DryCohort, RoundCohort, commit
 from fairlead.engine.executors import unstackable
 from fairlead.engine.session import Session
 from fairlead.engine.state.outbox import Outbox
+from fairlead.engine.work import Work, large_batch, step_keys
 from fairlead.errors import FairleadError
 from fairlead.measure.base import Sums
 from fairlead.rng import Purpose, normal

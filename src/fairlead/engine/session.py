@@ -17,12 +17,12 @@ from fairlead.data.batches import Batches, Draw
 from fairlead.engine.accounting import Accounts
 from fairlead.engine.api import Executor, Ids
 from fairlead.engine.captured_evaluation import CapturedEvaluation
-from fairlead.engine.clients import Work
 from fairlead.engine.group import Group
 from fairlead.engine.precision import restore_units
 from fairlead.engine.state.outbox import Outbox, Residuals
 from fairlead.engine.state.store import ClientStore, Keep
 from fairlead.engine.state.versions import Versions
+from fairlead.engine.work import Work
 from fairlead.errors import FairleadError
 from fairlead.gradients.form import Form
 from fairlead.gradients.oracle import Gradients

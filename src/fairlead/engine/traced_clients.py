@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from fairlead.engine.api import Request, rows_of
-from fairlead.engine.clients import FULL, Stacked, StackedStep
+from fairlead.engine.clients import Stacked, StackedStep
 from fairlead.engine.graph_inputs import Inputs
 from fairlead.engine.state.outbox import Outbox
 from fairlead.engine.tracing import BEFORE, Recorder, Untraceable
+from fairlead.engine.work import FULL
 from fairlead.gradients.oracle import Gradients
 from fairlead.rng import Purpose, normal, words
 from fairlead.schedules import Rate

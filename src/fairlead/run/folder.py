@@ -23,7 +23,7 @@ from typing import Any
 from fairlead.errors import FairleadError
 from fairlead.run.callbacks import Callback
 from fairlead.run.history import History
-from fairlead.run.history_file import HistoryFile, read_history, read_parts
+from fairlead.run.history_file import HistoryFile, has_rounds, put_aside, read_history, read_parts
 from fairlead.run.lock import LOCK, is_locked, locked
 
 FORMAT = 1
@@ -105,9 +105,9 @@ class Recorder(Callback):
         for row in history.rows:  # rows missing in the file are in the checkpoint
             if row["round"] not in kept:
                 self.file.append(row)
-        if after >= 0 and not _has(self.folder / HISTORY, history):
+        if after >= 0 and not has_rounds(self.folder / HISTORY, history):
             self.file.close()
-            self._put_aside("the history is not that of the checkpoint")
+            put_aside(self.folder / HISTORY, "the history is not that of the checkpoint")
             self.file = HistoryFile(self.folder / HISTORY)
             self.file.begin(after)
             for row in history.rows:
@@ -121,18 +121,8 @@ class Recorder(Callback):
         try:
             return read_history(path).rows
         except FairleadError as error:
-            self._put_aside(str(error))
+            put_aside(path, str(error))
             return []
-
-    def _put_aside(self, why: str) -> None:
-        path = self.folder / HISTORY
-        kept = path.with_name(f"{HISTORY}.damaged")
-        warnings.warn(
-            f"{why}: it is kept as {kept.name}, and made anew from the checkpoint", stacklevel=3
-        )
-        path.replace(kept)
-        for end in ("-wal", "-shm"):
-            path.with_name(HISTORY + end).unlink(missing_ok=True)
 
     def has_all(self, history: History, stopped: str | None) -> bool:
         """Whether the folder holds a run with this history that ended for this reason."""
@@ -380,15 +370,6 @@ def _differs(folder: Path, about: Mapping[str, Any]) -> bool:
     names = ("method", "seed", "work.batches", "work.cohort", "work.dropout")
     then, now = ({n: v for n, v in flat(a).items() if n.startswith(names)} for a in (known, about))
     return json.dumps(then, sort_keys=True) != json.dumps(now, sort_keys=True)
-
-
-def _has(path: Path, history: History) -> bool:
-    """Whether a file has the rounds of a history, no more and no fewer."""
-    try:
-        found = [row["round"] for row in read_history(path).rows]
-    except FairleadError:
-        return False
-    return found == [row["round"] for row in history.rows]
 
 
 def _delete_old(folder: Path) -> None:

@@ -196,6 +196,26 @@ def read_history(path: str | Path) -> History:
     return History(found)
 
 
+def has_rounds(path: Path, history: History) -> bool:
+    """Whether a file has the rounds of a history, no more and no fewer."""
+    try:
+        found = [row["round"] for row in read_history(path).rows]
+    except FairleadError:
+        return False
+    return found == [row["round"] for row in history.rows]
+
+
+def put_aside(path: Path, why: str) -> None:
+    """Keep a file that is no good under another name, with a warning."""
+    kept = path.with_name(f"{path.name}.damaged")
+    warnings.warn(
+        f"{why}: it is kept as {kept.name}, and made anew from the checkpoint", stacklevel=3
+    )
+    path.replace(kept)
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
 Selected = tuple[list[str], list[tuple[Any, ...]]]
 
 

@@ -47,8 +47,7 @@ SLOT = 2 << 20
 """Bytes that a process shares at a time: few enough to stay in cache."""
 SMALL = 16 << 10
 """The largest sum in bytes that goes through the sockets."""
-PATIENCE = 60.0
-"""Seconds after which a worker that was stopped by a signal is given up."""
+PATIENCE = 60.0  # seconds after which a worker that was stopped by a signal is given up
 STOPPED = "was stopped by a signal, so the run cannot continue; with checkpoints it can be resumed"
 START, TRIES = 20.0, 3
 """Seconds within which a worker must answer, and how often to try."""
@@ -327,9 +326,8 @@ class LocalProcesses(Ranks):
     def _hear(self, worker: _Worker, kind: bytes) -> bytes:
         started = worker.socket.gettimeout() == PATIENCE
         try:
-            found, data = _receive(
-                worker.socket, lambda: started and not is_stopped(worker.process)
-            )
+            works = lambda: started and not is_stopped(worker.process)  # noqa: E731
+            found, data = _receive(worker.socket, works)
         except TimeoutError as error:
             if started:
                 raise Lost(f"process {worker.rank} of the run's {self.size} {STOPPED}") from error
@@ -388,16 +386,14 @@ def _send(to: socket.socket, kind: bytes, data: bytes) -> None:
 def _receive(
     source: socket.socket, goes_on: Callable[[], bool] = lambda: False
 ) -> tuple[bytes, bytes]:
-    """One message; there is never more than one in transit. goes_on: whether to wait longer when time is over."""
+    """One message; never more than one is in transit. goes_on: whether to wait longer when time is over."""
     found = bytearray()
     while len(found) < HEAD.size or len(found) < HEAD.size + HEAD.unpack_from(found)[1]:
         try:
-            some = source.recv(1 << 16)
+            found += (some := source.recv(1 << 16))
+            if not some:
+                raise EOFError
         except TimeoutError:
-            if goes_on():
-                continue
-            raise
-        if not some:
-            raise EOFError
-        found += some
+            if not goes_on():
+                raise
     return HEAD.unpack_from(found)[0], bytes(found[HEAD.size :])
