@@ -40,7 +40,7 @@ def philox(
     counter: tuple[Word, Word, Word, Word], key: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four 32-bit words (as int64) for every 128-bit counter; counters broadcast."""
-    c0, c1, c2, c3 = (torch.as_tensor(word, dtype=torch.int64) for word in counter)
+    c0, c1, c2, c3 = (_tensor(word, counter) for word in counter)
     k0, k1 = key
     for _ in range(10):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57  # wraps modulo 2^64, as it should
@@ -52,6 +52,14 @@ def philox(
         )
         k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
     return c0, c1, c2, c3
+
+
+def _tensor(word: Word, beside: tuple[Word, ...]) -> Tensor:
+    """A word as a tensor, made where the others are: by an operator, so that nothing is copied there."""
+    if isinstance(word, Tensor):
+        return word.to(torch.int64)
+    device = next((w.device for w in beside if isinstance(w, Tensor)), None)
+    return torch.full((), word, dtype=torch.int64, device=device)
 
 
 def words(

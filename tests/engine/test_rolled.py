@@ -90,6 +90,38 @@ def test_long_exchanges_are_captured_at_once(steps: int, rounds: int, device: st
     assert take.replays
 
 
+def test_augmented_images_are_a_loop_too(device: str) -> None:
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8))
+    y = torch.from_numpy(rng.integers(0, 3, 40))
+    owners = [np.arange(0, 20), np.arange(20, 27), np.arange(27, 40)]
+    task = fl.Task(
+        fl.models.mlp(64, 5, 3), "cross_entropy", (x, y), owners, dtype=torch.float64, device=device,
+        transform=fl.Images.of(x, flip=True, crop=2),
+    )  # fmt: skip
+    work = {"rounds": 2, "epochs": 6, "batch_size": 3, "seed": 5}
+    run = fl.train(task, fl.Scaffold(lr=0.01), engine=CAPTURED, **work)
+    assert [take.program.loops for take in _takes(run)] == [True]
+    _close(run, fl.train(task, fl.Scaffold(lr=0.01), engine="debug", **work))
+
+
+class _Halved(FedAvg):
+    """Each step makes the same number anew."""
+
+    def local(self, client: Client[Any], x: Tensor) -> Drift:
+        y = x
+        for step in client.steps(self.lr):
+            y = y - step.lr * step.grad(y) * torch.tensor(0.5, dtype=y.dtype)
+        return Drift(dy=y - x)
+
+
+def test_numbers_made_anew_in_every_step_are_constants(device: str) -> None:
+    work = {"steps": 30, **LONG}
+    run = fl.train(shared(device), _Halved(lr=0.01), engine=CAPTURED, **work)
+    assert all(take.program.loops for take in _takes(run))
+    _close(run, fl.train(shared(), fl.FedAvg(lr=0.005), engine="debug", **work))
+
+
 class _TwoBack(FedAvg):
     """Each step uses the points of the two steps before it."""
 
