@@ -102,7 +102,7 @@ def best_steps(
         drift = lr / 2 * gradient * (1 - shrunk[:, :steps]).sum(1)
         return x * (shrunk[:, steps] + 1) / 2 + drift
 
-    x, points, sizes = start, [], []
+    x, points, sizes, found = start, [], [], 1 / mu
     for _ in range(rounds):
         grid = np.r_[np.geomspace(1e-12, 1, 400), np.linspace(0.01, 1, 400)] / mu
         for _ in range(6):
