@@ -104,11 +104,11 @@ def best_steps(
 
     x, points, sizes, found = start, [], [], 1 / mu
     for _ in range(rounds):
-        grid = np.r_[np.geomspace(1e-12, 1, 400), np.linspace(0.01, 1, 400)] / mu
-        for _ in range(6):
-            found = float(grid[np.argmin(after(x, grid))])
-            width = 3 * np.abs(grid - found)[grid != found].min()
-            grid = np.clip(found + width * np.linspace(-1, 1, 41), 1e-15 / mu, 1 / mu)
+        grid = np.unique(np.r_[np.geomspace(1e-12, 1, 400), np.linspace(0.01, 1, 400)]) / mu
+        for _ in range(8):
+            at = int(np.argmin(after(x, grid)))
+            found = float(grid[at])
+            grid = np.linspace(grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)], 41)
         x = float(after(x, np.array([found]))[0])
         points.append(x)
         sizes.append(found)
