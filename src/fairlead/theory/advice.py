@@ -28,7 +28,7 @@ def when_it_pays(
 may still save rounds.'
     """
     positive("accuracy", accuracy)
-    told = [
+    sentences = [
         _local_steps(constants, settings),
         _fedavg(constants, settings, accuracy, floor),
         _scaffold_s(constants, accuracy),
@@ -37,7 +37,7 @@ may still save rounds.'
         _fedpvr(constants, settings),
         _glomo(constants, settings),
     ]
-    return told if bits is None else [*told, _compression(constants, bits)]
+    return sentences if bits is None else [*sentences, _compression(constants, bits)]
 
 
 def _missing(what: str, constants: Constants, *names: str) -> str | None:

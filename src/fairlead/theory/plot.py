@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,7 @@ def bounds(
 ) -> list[Bound]:
     """The theorem after each of these numbers of rounds, all with the step size it takes for the last one."""
     last = theorem(constants, settings, max(rounds))
-    fixed = Settings(
-        settings.clients, settings.steps, settings.cohort, last.lr, settings.server_lr, settings.sync
-    )  # fmt: skip
-    return [theorem(constants, fixed, r) for r in rounds]
+    return [theorem(constants, replace(settings, lr=last.lr), r) for r in rounds]
 
 
 def bound_figure(

@@ -73,7 +73,7 @@ def scaffold_s_anchor(constants: Constants, settings: Settings, rounds: float) -
     return Bound(
         f"{PAPER}, Theorem 5 (SCAFFOLD-S, γ_l = 0)", "E Gap(z̄)", start * math.exp(-exponent),
         (
-            Condition("γ_g equals pμ/(4β²)", abs(used / lr - 1), 0.0),
+            Condition("γ_g equals pμ/(4β²)", abs(used / lr - 1), 1e-9),
             Condition("all clients take part", settings.clients, settings.sampled),
             Condition("mappings have no noise", constants.sigma or 0.0, 0.0),
         ),

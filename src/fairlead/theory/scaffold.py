@@ -72,7 +72,7 @@ def fedavg_lower(constants: Constants, settings: Settings, rounds: int) -> Bound
     return Bound(
         f"{PAPER}, Theorem VI", "f(x^R) − f*", mu / 2 * least**2,
         (
-            Condition("the server's step η_g is at most 1", settings.server_lr, 1.0),
+            Condition("the server's step η_g is 1", abs(settings.server_lr - 1), 0.0),
             Condition("there are at least 2 local steps", 2.0, settings.steps),
             Condition("the step η is at most 1/μ", lr, 1 / mu),
             Condition("all clients take part", settings.clients, settings.sampled),
