@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +21,21 @@ from fairlead.theory import (
     bound_figure,
     bounds,
     fedavg,
+    fedavg_alpha,
     fedavg_lower,
+    fedavg_s,
     fedavg_shadow,
     fedglomo,
     fedlomo,
+    fedpvr,
     rate,
     rates,
     scaffold,
+    scaffold_nonconvex,
     scaffold_quadratics,
+    scaffold_s,
+    scaffold_s_anchor,
+    scaffold_s_similar,
     when_it_pays,
 )
 from fairlead.theory.bound import inverse_weight
@@ -78,6 +86,51 @@ def test_scaffold_by_hand() -> None:
     bound = scaffold(known, Settings(4, 5, 2, lr=0.001, server_lr=2.0), rounds=99)
     start = (9 + 9 * 4 / 2 * 1e-4 * 2) / (0.01 * 100)
     assert bound.value == pytest.approx(start + 12 * 0.01 / 10 * (1 + 2 / 4))
+
+
+def test_the_other_theorems_by_hand() -> None:
+    """With ALL: μ = 0.1, β = 1, σ = 0.5, D = 2, F = 1.5, f(w_0) = 3, α = 2; N = 10, K = 5, p = 1/5."""
+    s, half = Settings(10, 5, lr=0.001), Settings(10, 5, 5)
+    study = (
+        4 / (2 * 0.001 * 5 * 100) + 0.001 * 0.25 / 10 + 4 * 5 * 1e-6 * 0.25 + 18 * 25 * 1e-6 * 0.09
+    )
+    assert fedavg_shadow(ALL, s, 100).value == pytest.approx(study)
+    assert scaffold_nonconvex(ALL, s, 100).value == pytest.approx(
+        14 * 1.5 / (0.005 * 100) + 70 * 0.005 * 0.25 / 50 * 11
+    )
+    gamma, steps = 0.2 * 0.1 / 80, 500
+    h = 64 * 0.8 * 2.2 * 8.2 / (12 * 0.008)
+    decay = math.exp(-gamma * 0.1 * steps / 8)
+    by_66 = (4 / (2 * gamma) + 20 * h * gamma**2 * 0.8) * decay
+    by_66 += gamma * 0.25 / 20 + 8 * 0.25 * gamma**2 / 0.02
+    assert scaffold_s(ALL, Settings(10, 5), 100).value == pytest.approx(by_66)
+    noiseless = replace(ALL, sigma=0.0)
+    anchor = scaffold_s_anchor(noiseless, Settings(10, 5), 100)
+    assert anchor.value == pytest.approx(2 * 4 / 0.02 * math.exp(-0.2 * 0.01 * steps / 8))
+    similar = (
+        scaffold_s_similar(ALL, Settings(10, 5), 100).terms,
+        fedavg_s(ALL, Settings(10, 5), 100).terms,
+    )
+    assert similar[0]["drift"] == pytest.approx(20 * 0.025**2 * 4 * 9 * 0.16 * 25)
+    assert similar[1]["drift"] == pytest.approx(20 * 0.025**2 * 4 * 4 * 0.16 * 25)
+    assert similar[1]["noise drift"] == pytest.approx(20 * 0.025**2 * 2 * 0.25 * 5)
+    rest = fedpvr(ALL, s, 100).terms
+    assert rest["heterogeneity"] == pytest.approx(36 * 0.005 * 0.01)
+    assert rest["noise"] == pytest.approx(0.005 * 0.25 / 50 * (24 + 117 * 10 / 80))
+    b = 4 * 5 / (5 * 9)
+    assert fedlomo(ALL, half, 400).printed == pytest.approx(64 * math.sqrt(b) * 3 / 20)
+    factor = (2 + 0.8) / 10 + 800 * math.e**2 * 36 * 5 / (5 * 9)
+    glomo = fedglomo(ALL, half, 400)
+    assert glomo.printed == pytest.approx(39 * 3 * 400 ** (-2 / 3) * factor ** (1 / 3))
+    assert glomo.value == pytest.approx((24 + 512 / 36) / 39 * glomo.printed)
+    root = math.sqrt(3 * (1 / 54 + 8 / 90) * 400)
+    alpha = 9 * root / 400 + (1 / 25 + 1 / 27) * 0.25 / root + (1 / 5 + 16 / 9) * 0.25 / root**2
+    assert fedavg_alpha(ALL, half, 400).printed == pytest.approx(alpha)
+    assert fedavg_alpha(noiseless, half, 400).lr * 5 == pytest.approx(
+        1 / math.sqrt(6 * (4 / 27 + 8 / 90) * 400)
+    )
+    with_lemma = 1.5 * (1 - 0.1 * 0.001 / 6) ** 500
+    assert scaffold_quadratics(noiseless, s, 100).value == pytest.approx(with_lemma)
 
 
 def test_the_default_step_is_the_largest_allowed() -> None:
