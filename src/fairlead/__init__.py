@@ -7,7 +7,7 @@
 True
 """
 
-from fairlead import measure, schedules, track
+from fairlead import measure, schedules, theory, track
 from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
 from fairlead.core.message import Message
 from fairlead.core.method import Algorithm, Client, Cohort, Lasting, Replies, Step
@@ -152,6 +152,7 @@ __all__ = [
     "splits",
     "tasks",
     "testing",
+    "theory",
     "track",
     "train",
     "train_many",

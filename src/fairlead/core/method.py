@@ -24,6 +24,7 @@ from fairlead.core.domain import Simplex
 from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate, rate_at
+from fairlead.theory.bound import Constants
 
 S = TypeVar("S", bound=State)
 M = TypeVar("M", bound=Memory)
@@ -140,6 +141,10 @@ class Algorithm(ABC, Generic[S, M]):
             raise FairleadError(
                 f"the steps of {type(self).__name__} leave the simplex: use MirrorDescent or MirrorProx"
             )
+        return self
+
+    def settled(self, constants: Constants | None) -> Self:
+        """The method with the settings that it takes from the task's constants; most take none."""
         return self
 
     def to(self, device: torch.device) -> Self:

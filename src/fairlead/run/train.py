@@ -299,7 +299,8 @@ def _prepared(
 ) -> Loop:
     weights = task.client_weights(plan.weighting)
     check(task, algorithm, plan, local)
-    algorithm = algorithm.bind(task.layers, task.domain).to(task.device)
+    settled = algorithm.settled(task.constants)
+    algorithm = settled.bind(task.layers, task.domain).to(task.device)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     most = (
         task.clients if begins_with_all(algorithm) else plan.sampler.most(task.clients, plan.rounds)

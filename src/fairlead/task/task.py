@@ -39,6 +39,7 @@ from fairlead.task.metrics import AnyMetric, checked
 from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
 from fairlead.task.samples import Block, prepared, sample_bytes, taken
 from fairlead.task.torch_losses import is_cross_entropy, per_sample
+from fairlead.theory.bound import Constants
 
 
 class Task:
@@ -81,6 +82,7 @@ class Task:
     """The client weights that a saddle task was built for, if it refuses others."""
     label_names: Sequence[str] | None = None
     """The names of the classes in order of their codes, if labels were encoded."""
+    _constants: Constants | Callable[[], Constants] | None = None
     _frozen: ClassVar[bool] = False
 
     from_function = constructor(build.from_function)
@@ -190,13 +192,14 @@ class Task:
         return moved
 
     def replace(self, **fields: Any) -> Self:
-        """The task with another optimum, metrics, l2, noise or name."""
+        """The task with another optimum, metrics, l2, noise or name, or with `constants` that were measured."""
+        known = ["optimum", "metrics", "l2", "noise", "name", "constants"]
         for name in fields:
-            if name not in ("optimum", "metrics", "l2", "noise", "name"):
-                raise unknown(
-                    "field to replace", name, ["optimum", "metrics", "l2", "noise", "name"]
-                )
+            if name not in known:
+                raise unknown("field to replace", name, known)
         other = self._changed()
+        if "constants" in fields or "l2" in fields:
+            other._constants = fields.pop("constants", None)
         for name, value in fields.items():
             setattr(other, name, checked(value) if name == "metrics" else value)
         other.optimum = None if other.optimum is None else self.cast(other.optimum)
@@ -249,6 +252,14 @@ class Task:
     def clients(self) -> int:
         """The number of clients."""
         return len(self.split)
+
+    @property
+    def constants(self) -> Constants | None:
+        """The constants of the problem that theorems ask for, if known: for quadratics and random games, or as
+        given by `task.replace(constants=fl.theory.Constants(…))`. They are for uniform weights."""
+        if callable(self._constants) and "constants" not in self.memo:
+            self.memo["constants"] = self._constants()
+        return self.memo["constants"] if callable(self._constants) else self._constants
 
     @property
     def sizes(self) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ from fairlead.task.metrics import Whole
 from fairlead.task.saddle import SaddleTask, Vector
 from fairlead.task.solve import saddle_point
 from fairlead.task.task import Task
+from fairlead.theory.bound import Constants
 
 
 def _regression_game(x: Tensor, y: Tensor, a: Tensor, b: Tensor, half: float, lam: float) -> Tensor:
@@ -54,7 +55,13 @@ def saddle_regression(
     at = torch.full((dim,), start, dtype=torch.float64)
     data = [torch.tensor(a), torch.tensor(b - b.mean(0))]
     settings = {"name": "saddle", "optimum": torch.zeros(2 * dim), "record": True, **settings}
-    return SaddleTask.of(f, data, at, at, batched=True, **settings)
+    task = SaddleTask.of(f, data, at, at, batched=True, **settings)
+    cross = halves[scaling] * a[:, :, None] * np.eye(dim)
+    own = np.broadcast_to(np.eye(dim), cross.shape)
+    m = np.concatenate([np.concatenate([lam * own, -cross], 2), np.concatenate([cross, own], 2)], 1)
+    return (
+        task if task.l2 else task.replace(constants=partial(_constants, m, np.full(2 * dim, start)))
+    )
 
 
 def _quadratic_game(x: Tensor, y: Tensor, m: Tensor, v: Tensor) -> Tensor:
@@ -168,7 +175,19 @@ def _game(
     settings = {"optimum": torch.tensor(z), "record": True, **settings}
     at = torch.zeros(n, dtype=torch.float64)
     data = [torch.tensor(m), torch.tensor(mappings - m @ z)]
-    return SaddleTask.of(_quadratic_game, data, at, at, batched=True, **settings)
+    task = SaddleTask.of(_quadratic_game, data, at, at, batched=True, **settings)
+    return task if task.l2 else task.replace(constants=partial(_constants, m, -z))
+
+
+def _constants(m: NDArray[Any], away: NDArray[Any]) -> Constants:
+    """What theorems ask of games G_i(z) = M_i(z − z*) + G_i(z*) that start `away` from z*."""
+    n = len(away) // 2
+    blocks = np.concatenate([m[:, :n, :n], m[:, n:, n:]])
+    low, first = np.linalg.eigvalsh(blocks).min(), m @ away
+    return Constants(
+        mu=float(low) if low >= 0 else None, beta=float(np.linalg.norm(m, 2, axis=(1, 2)).max()),
+        D=float(np.linalg.norm(away)), sigma0=float((first**2).sum(1).mean()),
+    )  # fmt: skip
 
 
 def robust_regression(
