@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app, commands, common
+from fairlead.engine import resources
 from fairlead.study.reproduce import runner
 from fairlead.study.reproduce.experiments import saddle_figures
 
@@ -625,9 +626,13 @@ def test_processes_that_torchrun_restarts_after_the_end_do_nothing(tmp_path, mon
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_commands_tell_what_a_run_takes_before_they_train(command: str) -> None:
+def test_commands_tell_what_a_run_takes_before_they_train_if_it_matters(
+    command: str, monkeypatch
+) -> None:
     words = ["--lr", "0.5", "--rounds", "2", "--clients", "4", "--memories", "disk"]
     words += ["--seeds", "1"] if command == "compare" else []
+    assert "memory:" not in _run(command, *words)
+    monkeypatch.setattr(resources, "total_memory", lambda device: 9_000_000)
     text = " ".join(_run(command, *words).split())
     first = (
         "memory: 1.0 MB on cpu (data 0.5, server 0.0, clients at work 0.6), client memories up to "

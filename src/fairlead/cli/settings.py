@@ -1,22 +1,21 @@
-"""The settings of runs and comparisons: defaults, flags, and TOML files."""
+"""The settings of runs and comparisons: defaults, flags, and TOML files. Importing it needs no torch."""
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairlead.data.batches import Geometric
-from fairlead.data.sampling import AllFirst, Always, Cohorts
-from fairlead.engine.processes.workers import Workers
-from fairlead.engine.simulate import Simulate
+from fairlead.cli.names import absolute, each_method, own_file, pairs, same_name
 from fairlead.errors import FairleadError, unknown
-from fairlead.task.catalog import task_defaults
-from fairlead.task.evaluation import directions
-from fairlead.task.metrics import Better
-from fairlead.task.task import Task
+
+if TYPE_CHECKING:  # they need torch, and help should not wait for it
+    from fairlead.data.batches import Geometric
+    from fairlead.data.sampling import Cohorts
+    from fairlead.engine.processes.workers import Workers
+    from fairlead.task.metrics import Better
+    from fairlead.task.task import Task
 
 METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
                    "momentum_reset", "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
@@ -56,6 +55,11 @@ KINDS: dict[Any, Any] = {
     str: str | int | float,
     Path: str,
 }
+NAMES = (
+    "task", "split", "model", "compressor", "schedule", "server", "option", "cohort", "steps",
+    "weighting", "engine", "device", "workers", "memories", "precision", "compile", "dtype", "figure", "x",
+)  # fmt: skip
+"""Settings with names that are taken in any case; those of methods are looked up later."""
 LISTS: dict[str, type] = {"methods": list, "grid": list, "target": dict}
 
 OPTIONS: dict[str, tuple[Any, str]] = {
@@ -159,12 +163,32 @@ OPTIONS: dict[str, tuple[Any, str]] = {
 }
 
 
-def read_settings(given: dict[str, Any], config: Path | None, comparing: bool) -> dict[str, Any]:
-    """Merge the defaults, the task's defaults, the TOML file and the flags, in this order. A task's
+def chosen(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """The settings in the TOML file and the flags, which take precedence."""
+    found = {} if config is None else _from_file(config)
+    found.update({k: v for k, v in given.items() if v is not None})
+    return {key: plain(key, value) for key, value in found.items()}
+
+
+def plain(key: str, value: Any) -> Any:
+    """A setting's value with names in lower case, and methods and models in files with their absolute paths,
+    so that a run can be resumed from any folder."""
+    if key == "methods":
+        texts = [absolute(text) for text in each_method(value)]
+        return texts if isinstance(value, list) else ",".join(texts)
+    if key == "method" or (key == "model" and own_file(value)):
+        return absolute(value)
+    if key not in NAMES or not isinstance(value, str):
+        return value
+    return value.upper() if key == "option" else value.lower()
+
+
+def read_settings(chosen: dict[str, Any], comparing: bool) -> dict[str, Any]:
+    """Merge the defaults, the task's defaults and the chosen settings, in this order. A task's
     target applies only to comparisons, its step size only to runs, which have no grid."""
-    chosen = {} if config is None else _from_file(config)
-    chosen.update({k: v for k, v in given.items() if v is not None})
-    name = chosen.get("task", DEFAULTS["task"])
+    from fairlead.task.catalog import TASKS, task_defaults
+
+    name = same_name(chosen.get("task", DEFAULTS["task"]), TASKS)
     own = pairs(chosen.get("task_set", DEFAULTS["task_set"]))
     defaults = task_defaults(name, own)
     lr = defaults.pop("lr_run", 0.1)
@@ -173,7 +197,7 @@ def read_settings(given: dict[str, Any], config: Path | None, comparing: bool) -
         defaults["lr"] = lr
     if chosen.get("epochs") is not None:
         defaults.pop("steps", None)
-    return {**DEFAULTS, **defaults, **chosen}
+    return {**DEFAULTS, **defaults, **chosen, "task": name}
 
 
 def _from_file(config: Path) -> dict[str, Any]:
@@ -194,24 +218,6 @@ def _from_file(config: Path) -> dict[str, Any]:
     return found
 
 
-def pairs(text: str | None) -> dict[str, Any]:
-    """Settings written as comma-separated name=value pairs.
-
-    >>> pairs("s=10,scaling=printed")
-    {'s': 10, 'scaling': 'printed'}
-    """
-    found: dict[str, Any] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise FairleadError(f"cannot parse '{part}': write name=value")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found
-
-
 def number(text: Any) -> Any:
     """A count or a fraction: '20' is a count, '0.2' a fraction."""
     if text is None or isinstance(text, int | float):
@@ -228,6 +234,8 @@ def cohort(text: Any) -> Cohorts:
     >>> cohort("0.2"), cohort("all-first:25"), cohort("always:3,19+1")
     (0.2, AllFirst(size=25), Always(ids=(3, 19), more=1))
     """
+    from fairlead.data.sampling import AllFirst, Always
+
     kind, colon, rest = str(text).partition(":")
     if not colon:
         return number(text)
@@ -257,6 +265,8 @@ SIGNS: dict[str, Better] = {"<": "lower", "≤": "lower", ">": "higher", "≥": 
 
 def target(text: Any, task: Task) -> dict[str, float] | None:
     """A target such as accuracy=0.9, accuracy>0.9 or loss<0.1; a sign must agree with the metric's direction."""
+    from fairlead.task.evaluation import directions
+
     if not text:
         return None
     name, sign, value = [*re.split(r"([<>]=?|[≤≥=])", str(text), maxsplit=1), "", ""][:3]
@@ -279,6 +289,8 @@ def target(text: Any, task: Task) -> dict[str, float] | None:
 
 def steps(text: Any) -> int | Geometric | None:
     """The local steps: a number, or random:p to synchronize with probability p."""
+    from fairlead.data.batches import Geometric
+
     if text is None or isinstance(text, int):
         return text
     kind, _, p = str(text).partition(":")
@@ -308,6 +320,8 @@ def execution(s: dict[str, Any]) -> dict[str, Any]:
 
 def local(s: dict[str, Any]) -> dict[str, Any]:
     """The settings of `train` that a run and a comparison share."""
+    from fairlead.engine.simulate import Simulate
+
     engine, how = s["engine"], execution(s)
     plain = all(value == "auto" for value in how.values())
     return {

@@ -111,6 +111,15 @@ class Needs:
     tier: Tier = "device"
     """Where it is stored."""
 
+    @property
+    def matters(self) -> bool:
+        """Whether it is more than a tenth of the device's memory.
+
+        >>> Needs("cpu", 10**10, data=10**6, server=0, client=0, work=0, memories=2 * 10**9).matters
+        True
+        """
+        return max(self.data + self.server + self.work, self.host, self.memories) > self.total / 10
+
     def __str__(self) -> str:
         now = self.data + self.server + self.work
         unit = _unit(now)[0]

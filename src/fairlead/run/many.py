@@ -13,7 +13,7 @@ import torch
 
 from fairlead.core.method import Algorithm, is_own
 from fairlead.data.batches import Draw
-from fairlead.describe import described
+from fairlead.describe import counted, described
 from fairlead.engine.autotune import is_small
 from fairlead.engine.exchange import cohort_of
 from fairlead.engine.many_runs import Seat, joinable, joined_rounds
@@ -85,7 +85,7 @@ def train_many(
                 loop.fail(error)
             raise
     done: dict[int, Run] = {}
-    bar = Progress.of(progress, len(runs) * rounds, f"{len(runs)} runs")
+    bar = Progress.of(progress, len(runs) * rounds, counted(len(runs), "run"))
     with alone(), bar, Stop(any(loop.keeper is not None for loop in loops)) as stop:
         for group in _alike(loops):
             if resume is not None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.describe import counted
 from fairlead.errors import FairleadError
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import listed, shards_of
@@ -100,7 +101,7 @@ class ComparisonFolder:
         held = runs.find(self.folder)
         if held and not self.overwrite:
             raise FairleadError(
-                f"{self.folder} already holds {len(held)} runs: use another folder, or overwrite"
+                f"{self.folder} already holds {counted(len(held), 'run')}: use another folder, or overwrite"
             )
         for run in held:
             own = self.folder / f"{_word(run.label)}-{run.seed}"

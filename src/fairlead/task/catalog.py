@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from fairlead.data.text import dialects
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import models, problems
 from fairlead.task.task import Task
+
+Model: TypeAlias = torch.nn.Module | models.Maker
+"""A user's own model."""
 
 
 def split_by_name(
@@ -63,7 +66,7 @@ def digits(
     clients: int = 10,
     split: str = "similarity",
     split_value: float | None = None,
-    model: str = "softmax",
+    model: str | Model = "softmax",
     split_seed: int = 0,
     l2: float = 1e-3,
     valid: float | None = None,
@@ -74,15 +77,22 @@ def digits(
     sizes meaningful: without it, larger ones only scale the weights."""
     data = sources.digits()
     owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed)
-    widths = mlp_widths(model)
     makers = {"softmax": models.softmax_regression(64, 10), "mlp": models.mlp(64, 64, 10)}
-    if widths is None and model not in makers:
-        raise unknown("model", model, makers)
+    if isinstance(model, str) and (widths := mlp_widths(model)) is not None:
+        model = models.mlp(64, *widths, 10)
     return Task(
-        makers[model] if widths is None else models.mlp(64, *widths, 10),
-        "cross_entropy", (data.x, data.y), owners,
+        _one_of(makers, model), "cross_entropy", (data.x, data.y), owners,
         test=(data.x_test, data.y_test), l2=l2, valid=valid, dtype=dtype, device=device, name="digits",
     )  # fmt: skip
+
+
+def _one_of(makers: Mapping[str, Model], model: str | Model) -> Model:
+    """A model by name, or a user's own as it is."""
+    if not isinstance(model, str):
+        return model
+    if model not in makers:
+        raise unknown("model", model, makers)
+    return makers[model]
 
 
 def images(
@@ -90,7 +100,7 @@ def images(
     clients: int | None = None,
     split: str = "similarity",
     split_value: float | None = None,
-    model: str = "softmax",
+    model: str | Model = "softmax",
     split_seed: int = 0,
     l2: float = 0.0,
     flip: bool = False,
@@ -135,8 +145,10 @@ def mlp_widths(name: str) -> list[int] | None:
     return [int(w) for w in widths]
 
 
-def image_model(name: str, shape: tuple[int, ...], classes: int) -> models.Maker:
+def image_model(name: str | Model, shape: tuple[int, ...], classes: int) -> Model:
     """A model for images of shape (C, H, W); a name ending in -bn selects BatchNorm."""
+    if not isinstance(name, str):
+        return name
     if (widths := mlp_widths(name)) is not None:
         return models.mlp(math.prod(shape), *widths, classes)
     plain, _, norm = name.partition("-")
@@ -160,7 +172,7 @@ def text(
     clients: int = 20,
     split: str = "by-id",
     split_value: float | None = None,
-    model: str = "gru",
+    model: str | Model = "gru",
     split_seed: int = 0,
     difference: float = 0.3,
     valid: float | None = None,
@@ -177,10 +189,8 @@ def text(
         "gru": models.char_gru(characters),
         "transformer": models.char_transformer(characters, found.x.shape[1]),
     }
-    if model not in makers:
-        raise unknown("model", model, makers)
     return Task(
-        makers[model], "cross_entropy", (found.x, found.y), owners,
+        _one_of(makers, model), "cross_entropy", (found.x, found.y), owners,
         test=(found.x_test, found.y_test), valid=valid, dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
 
@@ -297,6 +307,8 @@ def make_task(name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> Ta
         raise FairleadError(f"theorem2 has 2 clients, not {given['clients']}")
     if "valid" in given and "valid" not in known:
         raise FairleadError(f"the task {name} has no data to hold out: leave out --valid")
+    if "model" not in known and not isinstance(given.get("model", ""), str):
+        raise FairleadError(f"the task {name} has its own model: leave out --model")
     for key in own:
         if key not in known:
             raise unknown(f"setting of the task {name}", key, known)

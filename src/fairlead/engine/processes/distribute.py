@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairlead.core.method import Algorithm
 from fairlead.data.batches import Batches
+from fairlead.describe import counted
 from fairlead.engine import autotune
 from fairlead.engine.api import Answer, Executor, Ids, Request
 from fairlead.engine.executors import unstackable
@@ -78,7 +79,7 @@ class Distributed(Simulate):
             task = holding(task, group.own)
         keep = Keep(task.clients, task.device, self.memories, most, ranks.size)
         session = Session(task, method, batches, weights, seed, keep, group)
-        session.remark = f"{ranks.size} ranks"
+        session.remark = counted(ranks.size, "rank")
         return session
 
     def prepare(self, session: Session, ids: Ids, rounds: int) -> None:

@@ -37,10 +37,10 @@ from fairlead.engine.processes.fork import (
     rest,
     undisturbed,
 )
-from fairlead.engine.processes.ranks import Lost, Ranks, launched
+from fairlead.engine.processes.ranks import Ranks, launched
 from fairlead.engine.session import Session
 from fairlead.engine.simulate import Simulate
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Lost
 
 SLOT = 2 << 20
 """Bytes that a process shares at a time: few enough to stay in cache."""

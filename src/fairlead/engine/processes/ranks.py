@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Lost
 
 
 def launched() -> bool:
@@ -29,25 +29,11 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "0")) > 0 or dist.is_initialized()
 
 
-def is_first() -> bool:
-    """Whether this is rank 0, according to the environment."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def local_device(device: str) -> str:
     """This process's own GPU, if several processes share a machine."""
     return (
         f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and launched() else device
     )
-
-
-def restarted() -> bool:
-    """Whether torchrun restarted this process after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
-class Lost(FairleadError):
-    """Another process of the run no longer answers."""
 
 
 class Ranks(ABC):
