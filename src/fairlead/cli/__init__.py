@@ -16,7 +16,7 @@ try:
     from fairlead.cli import main, info, bench  # isort: skip: the order of the help
     from fairlead.cli.common import app
 except ModuleNotFoundError as error:
-    if error.name not in ("typer", "rich"):
+    if (error.name or "").partition(".")[0] not in ("typer", "rich"):
         raise
     app = _missing
 else:

@@ -13,7 +13,8 @@ from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.common import out
 from fairlead.cli.names import each_method
 from fairlead.cli.settings import AXES, DEFAULTS, execution, local, numbers, target, workers
-from fairlead.cli.show import say_memory, say_split, say_written, table, title
+from fairlead.cli.show import say_memory, say_split, say_written, title
+from fairlead.cli.tables import table
 from fairlead.cli.write import (
     is_written,
     write_comparison,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from fairlead.engine.processes.environment import is_first
@@ -84,9 +85,11 @@ def speak(
 
 
 def _warn(message: Any, *location: Any, **more: Any) -> None:
-    console = Console(stderr=True, quiet=not is_first())
-    console.print("warning: ", style="yellow", end="")
-    console.print(str(message), markup=False, highlight=False)
+    _complain(Text("warning: ", style="yellow"), str(message), quiet=not is_first())
+
+
+def _complain(word: Text, text: str, quiet: bool) -> None:
+    Console(stderr=True, quiet=quiet).print(word + Text(text, style="not bold default"))
 
 
 def say_loading(what: str) -> None:
@@ -98,10 +101,11 @@ def say_loading(what: str) -> None:
 
 def fail(error: FairleadError) -> NoReturn:
     """Exit with the error message instead of a traceback; only one process reports lost ones."""
-    if is_first() or not isinstance(error, Lost):
-        console = Console(stderr=True)
-        console.print("error: ", style="bold red", end="")
-        console.print(str(error), markup=False, highlight=False)
+    _complain(
+        Text("error: ", style="bold red"),
+        str(error),
+        quiet=not is_first() and isinstance(error, Lost),
+    )
     raise typer.Exit(2) from None
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.cli.common import COLUMNS
+from fairlead.cli.tables import table
 from fairlead.describe import counted
 from fairlead.errors import FairleadError, unknown
 from fairlead.methods.citations import PAPERS
@@ -41,7 +42,7 @@ def list_command(folders: Sequence[Path], sort: str, as_json: bool, as_csv: bool
     elif not found:
         _echo("there are no runs")
     else:
-        _print(_overview(found, narrow=Console().width < 110))
+        _print(_overview(found, Console().width))
 
 
 def _listed(folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -73,7 +74,7 @@ def _row(run: StoredRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _overview(rows: list[dict[str, Any]], narrow: bool) -> Table:
+def _overview(rows: list[dict[str, Any]], width: int) -> Table:
     """A table for display; narrow terminals get fewer columns."""
     shown = [
         {
@@ -85,14 +86,10 @@ def _overview(rows: list[dict[str, Any]], narrow: bool) -> Table:
         }
         for row in rows
     ]  # fmt: skip
-    names = [name for name in shown[0] if not (narrow and name in ("task", "size", "when"))]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
-    for name in names:
-        right = name in ("lr", "seed", "rounds", "size")
-        table.add_column(name, overflow="fold", justify="right" if right else "left")
-    for row in shown:
-        table.add_row(*(row[name] for name in names))
-    return table
+    names = [name for name in shown[0] if not (width < 110 and name in ("task", "size", "when"))]
+    return table(
+        [{name: row[name] for name in names} for row in shown], paths="folder", width=width
+    )
 
 
 def show_command(folder: Path, history: bool, as_csv: bool) -> None:

@@ -63,8 +63,14 @@ NAMES = (
 LISTS: dict[str, type] = {"methods": list, "grid": list, "target": dict}
 
 OPTIONS: dict[str, tuple[Any, str]] = {
-    "methods": (str, "the methods, comma-separated"),
-    "method": (str, "the method; see `fairlead list`"),
+    "methods": (
+        str,
+        "the methods, comma-separated; with settings of their own as fedavg:momentum=0.9",
+    ),
+    "method": (
+        str,
+        "the method; see `fairlead list`; fedavg:momentum=0.9 with settings, my.py:MyMethod from a file",
+    ),
     "task": (str, "what to train; see `fairlead list`"),
     "task_set": (str, "the task's own settings, comma-separated: s=10,scaling=printed"),
     "split": (
@@ -80,7 +86,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "model": (
         str,
         "softmax, mlp (mlp:600x600 for these widths), cnn, vgg11, resnet8 (with -bn for BatchNorm); "
-        "gru or transformer for text",
+        "gru or transformer for text; my.py:net from a file",
     ),
     "rounds": (int, "communication rounds"),
     "cohort": (

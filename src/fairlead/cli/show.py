@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
-
-from rich import box
-from rich.table import Table
 
 from fairlead.cli.common import out
 from fairlead.describe import counted
@@ -36,45 +33,6 @@ def say_split(task: Task, s: dict[str, Any]) -> None:
 def say_written(text: str) -> None:
     """Name the files written, on one line, so that a path can be copied."""
     out.print(f"written: {text}", highlight=False, soft_wrap=True)
-
-
-def table(rows: Sequence[Mapping[str, str]], title: str | None, width: int | None = None) -> Table:
-    """Rows as a compact table in which lines break only between words, never inside a number or a name.
-    Where even that is too wide, there is a block per row, with a line per column.
-
-    >>> table([{"a": "x" * 9, "b": "y" * 9}], None, width=80).row_count
-    1
-    >>> table([{"a": "x" * 9, "b": "y" * 9}], None, width=15).row_count  # a block of two lines
-    2
-    """
-    names = [name.replace("_", " ") for name in rows[0]]
-    cells = [list(row.values()) for row in rows]
-    least = [
-        max(_longest_word(text) for text in column) for column in zip(names, *cells, strict=True)
-    ]
-    if sum(least) + len(least) > (out.width if width is None else width):
-        return _blocks(names, cells, title)
-    shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
-    for index, (name, wide) in enumerate(zip(names, least, strict=True)):
-        fits = index == 0 and sum(least[1:]) + max(len(row[0]) for row in cells) < 60
-        shown.add_column(name, min_width=wide, no_wrap=fits, overflow="fold")
-    for row in cells:
-        shown.add_row(*row)
-    return shown
-
-
-def _blocks(names: list[str], cells: list[list[str]], title: str | None) -> Table:
-    shown = Table(title=title, box=box.SIMPLE, show_header=False)
-    for _ in range(2):
-        shown.add_column(overflow="fold")
-    for row in cells:
-        for index, (name, text) in enumerate(zip(names, row, strict=True)):
-            shown.add_row(name, text, end_section=index == len(row) - 1)
-    return shown
-
-
-def _longest_word(text: str) -> int:
-    return max((len(word) for word in text.split()), default=1)
 
 
 def title(task: Task, s: dict[str, Any]) -> str:

@@ -12,15 +12,17 @@ from fairlead.cli.settings import DEFAULTS, OPTIONS
 from fairlead.errors import FairleadError
 
 HEAD = """\
-Settings for `fairlead run`, `fairlead compare` and `fairlead tune`:
+# Settings for `fairlead run`, `fairlead compare` and `fairlead tune`:
+#
+#   fairlead run --config {file}
+#
+# Lines such as #lr = 0.1 set nothing until you remove the #. Their values are
+# the defaults, unless they are marked as examples; some tasks have others.
+# Flags take precedence over this file.
+"""
 
-  fairlead run --config {file}
-
-Flags take precedence over this file, and this file over the defaults, which some tasks change. Remove the # in
-front of a line to set it."""
-
-SET = ("task", "method", "methods", "rounds")
-"""What every file sets; the other lines are comments."""
+SET = ("task", "method", "rounds")
+"""What the file sets; the other lines are comments."""
 
 EXAMPLES: dict[str, Any] = {
     "split_value": 0.1, "data": "data", "clients": 20, "cohort": 5, "steps": 10, "epochs": 2, "lr": 0.1,
@@ -45,7 +47,7 @@ def write_template(file: Path, overwrite: bool) -> None:
 
 def template(file: Path) -> str:
     """The settings file as text."""
-    lines = _comment(HEAD.format(file=file))
+    lines = [HEAD.format(file=file).rstrip()]
     options = {key: value for key, value in OPTIONS.items() if key in DEFAULTS}
     last = None
     for panel, key in in_panels(options):
@@ -54,15 +56,10 @@ def template(file: Path) -> str:
             last = panel
         default = DEFAULTS[key]
         value = EXAMPLES.get(key, "…") if default is None else default
-        mark = "" if key in SET else "# "
-        none = ", for example:" if default is None else ":"
-        lines += ["", *_comment(f"{OPTIONS[key][1]}{none}"), f"{mark}{key} = {json.dumps(value)}"]
+        line = f"{'' if key in SET else '#'}{key} = {json.dumps(value)}"
+        lines += ["", *_comment(OPTIONS[key][1]), line + "  # an example" * (default is None)]
     return "\n".join(lines) + "\n"
 
 
 def _comment(text: str) -> list[str]:
-    return [
-        f"# {line}".rstrip()
-        for part in text.splitlines()
-        for line in (textwrap.wrap(part, 76, break_on_hyphens=False) or [""])
-    ]
+    return [f"# {line}" for line in textwrap.wrap(text, 76, break_on_hyphens=False)]

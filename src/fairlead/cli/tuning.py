@@ -10,7 +10,8 @@ from fairlead.cli.build import build_methods, build_task, with_flags
 from fairlead.cli.common import out
 from fairlead.cli.names import each_method, pairs
 from fairlead.cli.settings import DEFAULTS, METHOD_SETTINGS, local, numbers, target
-from fairlead.cli.show import say_split, table, title
+from fairlead.cli.show import say_split, title
+from fairlead.cli.tables import table
 from fairlead.cli.write import folder_for
 from fairlead.compress import parse as parse_compressor
 from fairlead.errors import FairleadError
