@@ -96,7 +96,7 @@ def _blocks(
     """A line per name and cell; the cells come first where there is little room."""
     sides = (names, list(chain(*columns)))
     least = [_longest(word for text in side for word in text.split()) for side in sides]
-    name, cell = widths(least, [least[0], _longest(sides[1])], [_longest(names), 0], room - 6)
+    name, cell = widths(least, [least[0], _longest(sides[1])], [_longest(names), 0], room - 7)
     shown = Table(title=title, box=box.SIMPLE, show_header=False)
     for wide in (name, cell):
         shown.add_column(width=wide, overflow="fold")
