@@ -214,6 +214,19 @@ def test_methods_have_step_sizes_of_their_own_unless_they_are_tuned(tmp_path) ->
     assert "is chosen from the grid: leave out its lr" in " ".join(text.split())
 
 
+def test_one_method_is_tuned_twice_and_its_best_run_has_its_settings(tmp_path) -> None:
+    words = ["tune", "--methods", "fedavg,fedavg:momentum=0.9", "--seeds", "1", "--grid", "1,0.3"]
+    words += ["--rounds", "2", "--clients", "3"]
+    _run(*words, "--out", str(tmp_path))
+    best = tmp_path / "best-FedAvg-momentum-0.9.toml"
+    _run("run", "--config", str(best), "--out", str(tmp_path / "r"))
+    run = fl.runs.read(tmp_path / "r")
+    assert run.label == "FedAvg momentum=0.9"
+    assert run.about["method"]["momentum"] == 0.9
+    text = _run(*words, "--space", "momentum=0|0.5", code=2)
+    assert "momentum is searched for: leave it out" in text
+
+
 @pytest.mark.parametrize(
     ("methods", "message"),
     [

@@ -8,9 +8,9 @@ from typing import Any
 
 from fairlead.cli.build import build_methods, build_task, with_flags
 from fairlead.cli.common import out
-from fairlead.cli.names import each_method, pairs
+from fairlead.cli.names import each_method, name_and_settings, pairs
 from fairlead.cli.settings import DEFAULTS, METHOD_SETTINGS, local, numbers, target
-from fairlead.cli.show import say_split, title
+from fairlead.cli.show import say_split, say_written, title
 from fairlead.cli.tables import table
 from fairlead.cli.write import folder_for
 from fairlead.compress import parse as parse_compressor
@@ -36,7 +36,10 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
     if not space:
         raise FairleadError("there is nothing to search: give --grid instead of --lr, or --space")
     start: Any = _first(space["lr"]) if "lr" in space else s["lr"]
-    methods = build_methods(names, s, start, tuned="lr" in space)
+    for name in names:
+        for key in name_and_settings(name)[1].keys() & space.keys():
+            raise FairleadError(f"{key} is searched for: leave it out of {name}")
+    methods = build_methods(names, s, start)
     if s["out"] is not None:
         figure_path(s["out"], "sensitivity", s["figure"])  # fail before tuning, not after
         shown = {
@@ -59,7 +62,7 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
             for label, name in zip(methods, names, strict=True)
         }
         written = result.write(Path(s["out"]), best, s["figure"])
-        out.print(f"written: {s['out']}/{', '.join(written)}", highlight=False)
+        say_written(f"{s['out']}/{', '.join(written)}")
 
 
 def best_settings(result: Tuning, label: str, name: str, s: dict[str, Any]) -> dict[str, Any]:
