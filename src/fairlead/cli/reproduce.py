@@ -81,7 +81,8 @@ def _run(
         say_written(str(place))
     if done.missing:
         out.print(
-            f"left of {one.name}: {counted(done.missing, 'case')}; give the command again", highlight=False
+            f"left of {one.name}: {counted(done.missing, 'case')}; give the command again",
+            highlight=False,
         )
 
 
