@@ -135,7 +135,7 @@ class Uniform(Sampler):
             raise FairleadError(f"cohort is {self.size}: a fraction must be in (0, 1]")
         if not 1 <= self.count(clients) <= clients:
             raise FairleadError(
-                f"cohort is {self.size}, but there {'is' if clients == 1 else 'are'} "
+                f"cohort is {self.size} but there {'is' if clients == 1 else 'are'} "
                 f"{counted(clients, 'client')}: give 1 to {clients}, or a fraction such as 0.2"
             )
 
