@@ -125,7 +125,7 @@ def test_numbers_made_anew_in_every_step_are_constants(device: str) -> None:
 class _TwoBack(FedAvg):
     """Each step uses the points of the two steps before it."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y, before, earlier = x, x, x
         for step in client.steps(self.lr):
             y, before, earlier = (
@@ -137,7 +137,7 @@ class _TwoBack(FedAvg):
 class _SumOfAll(FedAvg):
     """What is sent uses all points, which no loop carries."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y, points = x, []
         for step in client.steps(self.lr):
             y = y - step.lr * step.grad(y)
@@ -148,7 +148,7 @@ class _SumOfAll(FedAvg):
 class _Alternating(FedAvg):
     """Every second step is another one."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for k, step in enumerate(client.steps(self.lr)):
             y = y - step.lr * step.grad(y) * (2.0 if k % 2 else 1.0)
@@ -158,7 +158,7 @@ class _Alternating(FedAvg):
 class _InPlace(FedAvg):
     """A step changes its own copy in place, which is carried."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
             g = step.grad(y).clone()
@@ -191,9 +191,9 @@ def test_steps_that_differ_are_captured_one_by_one_if_they_are_few(
 
 
 class _Greedy(FedAvg):
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         x = x.mul_(1.0)
-        return super().local(client, x)
+        return super().local_steps(client, x)
 
 
 def test_a_program_that_writes_to_what_it_was_given_is_run_as_it_is(device: str) -> None:

@@ -209,7 +209,7 @@ def test_warm_start_is_the_gradient_at_the_start() -> None:
 
 
 def test_momentum_and_unknown_options_are_refused() -> None:
-    with pytest.raises(fl.FairleadError, match="does not support local momentum"):
+    with pytest.raises(fl.FairleadError, match="does not support momentum"):
         fl.Scaffold(lr=0.1, momentum=0.9)
     with pytest.raises(fl.FairleadError, match="no option"):
         fl.Scaffold(lr=0.1, option="III")

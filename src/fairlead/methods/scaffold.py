@@ -7,7 +7,7 @@ lr: η_l     server_lr: η_g     client.moved: the sum of the step sizes applied
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
-from fairlead.errors import FairleadError, unknown
+from fairlead.errors import unknown
 from fairlead.methods.server import ServerStep, Slots
 from fairlead.schedules import Rate
 
@@ -58,7 +58,7 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
     >>> Scaffold(lr=0.1, momentum=0.9)
     Traceback (most recent call last):
     ...
-    fairlead.errors.FairleadError: Scaffold does not support local momentum: (x − y)/(K·lr) ...
+    fairlead.errors.FairleadError: Scaffold does not support momentum: (x − y)/(K·lr) ...
     """
 
     paper: ClassVar[str] = "scaffold"
@@ -66,20 +66,17 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
     option: Literal["I", "II"] = "II"
     warm_start: bool = False
     compressor: Compressor | None = None
-    momentum: float = 0.0
+    momentum: float = field(default=0.0, kw_only=True)
     refuses: ClassVar[Mapping[str, str]] = {
         "momentum": "(x − y)/(K·lr) would not be the mean gradient; use ScaffoldM, or a server optimizer "
-        "with momentum"
+        "with momentum",
+        "local": "(x − y)/(K·lr) would not be the mean gradient; use FedPVR, for some of the layers",
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.option not in ("I", "II"):
             raise unknown("option", str(self.option), ["I", "II"])
-        if self.momentum:
-            raise FairleadError(
-                f"Scaffold does not support local momentum: {self.refuses['momentum']}"
-            )
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, c=torch.zeros_like(x), slots={})
