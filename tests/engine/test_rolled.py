@@ -60,6 +60,16 @@ def test_many_uneven_steps_are_replayed_in_blocks(name: str, device: str) -> Non
             assert parts >= {"start", "end"}
 
 
+@pytest.mark.parametrize("local", [fl.local.Adam(clip=0.5), fl.local.RMSprop(keep=True)])
+def test_the_first_step_of_an_optimizer_is_like_the_others(local: Any, device: str) -> None:
+    """Its state starts as tensors, so that the loop begins with it."""
+    method = FedAvg(0.002, local=local, aggregate=fl.aggregate.Median())
+    steps = [1, 30, 12, 26, 40]
+    run = fl.train(shared(device), method, engine=CAPTURED, steps=steps, **LONG)
+    assert {(take.program.loops, take.program.first) for take in _takes(run)} == {(True, 0)}
+    _close(run, fl.train(shared(), method, engine="debug", steps=steps, **LONG))
+
+
 def test_what_is_traced_does_not_depend_on_the_number_of_steps(device: str) -> None:
     sizes = set()
     for steps in (3, 30, 200):

@@ -83,9 +83,10 @@ def build_method(name: str, s: dict[str, Any], lr: float) -> Any:
         given["server"] = partial(_server(given["server"]), lr=rate)
     if "compressor" in given:
         given["compressor"] = parse_compressor(given["compressor"])
-    for key, kinds in (("local", OPTIMIZERS), ("aggregate", AGGREGATES)):
-        if isinstance(given.get(key), str):
-            given[key] = _with_settings(key, given[key], kinds)
+    if isinstance(given.get("local"), str):
+        given["local"] = _with_settings("local optimizer", given["local"], OPTIMIZERS)
+    if isinstance(given.get("aggregate"), str):
+        given["aggregate"] = _with_settings("aggregation", given["aggregate"], AGGREGATES)
     if isinstance(given.get("layers"), str):
         given["layers"] = _layers(given["layers"])
     if isinstance(given.get("beta"), str):
@@ -98,7 +99,7 @@ def _with_settings(what: str, text: str, kinds: dict[str, Any]) -> Any:
     """An object from a name and its settings: adam:beta2=0.99,clip=1."""
     name, _, rest = text.partition(":")
     if name not in kinds:
-        raise unknown(f"{what} setting", name, kinds)
+        raise unknown(what, name, kinds)
     own = pairs(rest)
     if "lr" in own:
         raise FairleadError("the step size of clients cannot be set with --local: give it as --lr")
