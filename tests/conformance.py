@@ -67,7 +67,7 @@ METHODS: dict[str, fl.Algorithm] = {
     "fedadagrad": fl.FedAdagrad(lr=DECAY),
     "fedadam": fl.FedAdam(lr=DECAY, compressor=fl.BFloat16()),
     "fedyogi": fl.FedYogi(lr=DECAY, local=fl.local.SGD(momentum=0.5, clip=0.3, keep=True)),
-    "fedexp": fl.FedExP(lr=DECAY, eps=1e-4),
+    "fedexp": fl.FedExP(lr=DECAY, eps=DECAY, average=True),
     "dp-fedavg": fl.DPFedAvg(lr=DECAY, norm=0.1, noise=0.3),
     "fedavg-median": fl.FedAvg(lr=DECAY, aggregate=fl.aggregate.Median()),
     "mirror-descent": fl.MirrorDescent(lr=DECAY),

@@ -219,6 +219,25 @@ def test_fedexp_by_hand() -> None:
     assert weighted == pytest.approx(2 + (0.75 * 2.25 + 0.25 * 4) / (2 * mean**2) * mean)
 
 
+def test_fedexp_means_the_last_two_iterates_and_eps_may_be_a_schedule() -> None:
+    task = line([3.0, -1.0, 0.5], start=2.0)
+    settings = {"steps": 2, "cohort": [[0, 1], [1, 2], [0, 2]]}
+    eps = fl.schedules.Exponential(0.4, 0.25)
+    plain = [fl.train(task, fl.FedExP(0.3, eps=eps), rounds=k, **settings).x for k in (1, 2, 3)]
+    means = [
+        fl.train(task, fl.FedExP(0.3, eps=eps, average=True), rounds=k, **settings).x
+        for k in (1, 2, 3)
+    ]
+    assert torch.equal(means[0], plain[0])
+    torch.testing.assert_close(means[1], (plain[0] + plain[1]) / 2)
+    torch.testing.assert_close(means[2], (plain[1] + plain[2]) / 2)
+    # the first round by hand: from 2 with (1 − 0.3)² = 0.49 of the way left, ε = 0.4
+    steps = [0.51 * (b - 2.0) for b in (3.0, -1.0)]
+    mean, spread = sum(steps) / 2, sum(d**2 for d in steps) / 2
+    expected = 2.0 + max(1.0, spread / (2 * (mean**2 + 0.4))) * mean
+    assert plain[0].item() == pytest.approx(expected)
+
+
 def test_fedexp_with_clients_that_agree_is_fedavg() -> None:
     same = line([3.0, 3.0, 3.0])
     settings = {"rounds": 3, "steps": 2}
