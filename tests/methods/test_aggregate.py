@@ -97,7 +97,7 @@ def test_a_method_that_does_not_ask_for_rows_is_told_how() -> None:
 
 
 def test_rows_count_as_memory_of_the_server() -> None:
-    plain, rows = (fl.needs(uneven(), m, rounds=1) for m in (fl.FedAvg(0.1), fl.FedExP(0.1)))
+    plain, rows = (fl.needs(uneven(), m, rounds=1) for m in (fl.FedAvg(0.1), fl.DPFedAvg(0.1)))
     assert rows.server - plain.server == 5 * uneven().dim * 8
 
 
@@ -325,6 +325,10 @@ def test_wrong_settings_are_refused() -> None:
         (lambda: fl.DPFedAvg(0.1, aggregate=fl.aggregate.Median()), "does not support aggregate"),
         (lambda: fl.FedExP(0.1, server_lr=2.0), "does not support server_lr: the server's step"),
         (lambda: fl.FedExP(0.1, eps=-1.0), "eps is -1.0"),
+        (
+            lambda: fl.Scaffold(0.1, aggregate=fl.aggregate.Median()),
+            "c is the mean of the clients'",
+        ),
         (lambda: fl.DPFedAvg(0.1).epsilon(1e-5, 1, 10, 11), "cohort is 11"),
         (lambda: fl.DPFedAvg(0.1).epsilon(1e-5, 1, 10, 5, "uniform"), "there is no sampling"),
     ):

@@ -63,6 +63,9 @@ class FedPVR(LocalMomentum, Algorithm[Server, Kept]):
     """
 
     paper: ClassVar[str] = "fedpvr"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "aggregate": "c is the mean of the clients' control variates only if means are taken",
+    }
     lr: Rate
     layers: int | str | Sequence[str] | Tensor = -1
     compressor: Compressor | None = None

@@ -71,9 +71,8 @@ class LocalOptimizer(ABC):
         d, new = self.turn(g, slots)
         if self.weight_decay and self.decoupled:
             d = d + self.weight_decay * y
-        goes_on: Any = step.lr > 0  # a client without steps left keeps its state
-        if self.keep and isinstance(goes_on, Tensor):
-            new = {name: torch.where(goes_on, new[name], old) for name, old in slots.items()}
+        if self.keep and isinstance(step.lr, Tensor):  # clients without steps left stay as they are
+            new = {name: torch.where(step.lr > 0, new[name], old) for name, old in slots.items()}
         return d, new
 
 

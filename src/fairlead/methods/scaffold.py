@@ -71,6 +71,7 @@ class Scaffold(ServerStep, Algorithm[Server, Kept]):
         "momentum": "(x − y)/(K·lr) would not be the mean gradient; use ScaffoldM, or a server optimizer "
         "with momentum",
         "local": "(x − y)/(K·lr) would not be the mean gradient; use FedPVR, for some of the layers",
+        "aggregate": "c is the mean of the clients' control variates only if means are taken",
     }
 
     def __post_init__(self) -> None:
