@@ -21,6 +21,9 @@ METHODS: dict[str, fl.Algorithm] = {
     "fedprox": fl.FedProx(lr=DECAY, mu=0.3),
     "scaffold": fl.Scaffold(lr=DECAY),
     "scaffold-1": fl.Scaffold(lr=DECAY, option="I"),
+    "scaffold-1-local-adam": fl.Scaffold(
+        lr=SMALL, option="I", local=fl.local.Adam(**ADAM, keep=True), warm_start=True
+    ),
     "scaffold-warm": fl.Scaffold(lr=DECAY, warm_start=True, server_lr=1.3),
     "scaffold-per-step": fl.Scaffold(lr=fl.schedules.InverseSqrt(0.2, per="step")),
     "scaffold-momentum": fl.Scaffold(

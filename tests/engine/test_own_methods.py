@@ -153,8 +153,8 @@ def test_checks_say_what_fails() -> None:
 class InPlace(fl.Scaffold):
     """Writes to what it was given."""
 
-    def local(self, client: fl.Client[Any], x: Tensor, c: Tensor) -> Any:
-        sent, kept = super().local(client, x, c)
+    def local_steps(self, client: fl.Client[Any], x: Tensor, c: Tensor) -> Any:
+        sent, kept = super().local_steps(client, x, c)
         client.memory.c.fill_(7.0)
         return sent, kept
 
