@@ -118,7 +118,7 @@ def test_augmented_images_are_a_loop_too(device: str) -> None:
 class _Halved(FedAvg):
     """Each step makes the same number anew."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
             y = y - step.lr * step.grad(y) * torch.tensor(0.5, dtype=y.dtype)
