@@ -60,6 +60,16 @@ def test_many_uneven_steps_are_replayed_in_blocks(name: str, device: str) -> Non
             assert parts >= {"start", "end"}
 
 
+@pytest.mark.parametrize("local", [fl.local.Adam(clip=0.5), fl.local.RMSprop(keep=True)])
+def test_the_first_step_of_an_optimizer_is_like_the_others(local: Any, device: str) -> None:
+    """Its state starts as tensors, so that the loop begins with it."""
+    method = FedAvg(0.002, local=local, aggregate=fl.aggregate.Median())
+    steps = [1, 30, 12, 26, 40]
+    run = fl.train(shared(device), method, engine=CAPTURED, steps=steps, **LONG)
+    assert {(take.program.loops, take.program.first) for take in _takes(run)} == {(True, 0)}
+    _close(run, fl.train(shared(), method, engine="debug", steps=steps, **LONG))
+
+
 def test_what_is_traced_does_not_depend_on_the_number_of_steps(device: str) -> None:
     sizes = set()
     for steps in (3, 30, 200):
@@ -108,7 +118,7 @@ def test_augmented_images_are_a_loop_too(device: str) -> None:
 class _Halved(FedAvg):
     """Each step makes the same number anew."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
             y = y - step.lr * step.grad(y) * torch.tensor(0.5, dtype=y.dtype)
@@ -125,7 +135,7 @@ def test_numbers_made_anew_in_every_step_are_constants(device: str) -> None:
 class _TwoBack(FedAvg):
     """Each step uses the points of the two steps before it."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y, before, earlier = x, x, x
         for step in client.steps(self.lr):
             y, before, earlier = (
@@ -137,7 +147,7 @@ class _TwoBack(FedAvg):
 class _SumOfAll(FedAvg):
     """What is sent uses all points, which no loop carries."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y, points = x, []
         for step in client.steps(self.lr):
             y = y - step.lr * step.grad(y)
@@ -148,7 +158,7 @@ class _SumOfAll(FedAvg):
 class _Alternating(FedAvg):
     """Every second step is another one."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for k, step in enumerate(client.steps(self.lr)):
             y = y - step.lr * step.grad(y) * (2.0 if k % 2 else 1.0)
@@ -158,7 +168,7 @@ class _Alternating(FedAvg):
 class _InPlace(FedAvg):
     """A step changes its own copy in place, which is carried."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
             g = step.grad(y).clone()
@@ -191,9 +201,9 @@ def test_steps_that_differ_are_captured_one_by_one_if_they_are_few(
 
 
 class _Greedy(FedAvg):
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         x = x.mul_(1.0)
-        return super().local(client, x)
+        return super().local_steps(client, x)
 
 
 def test_a_program_that_writes_to_what_it_was_given_is_run_as_it_is(device: str) -> None:

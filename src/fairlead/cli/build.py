@@ -17,6 +17,8 @@ from fairlead.compress import parse as parse_compressor
 from fairlead.engine.processes.ranks import local_device
 from fairlead.errors import FairleadError, unknown
 from fairlead.methods import METHODS, PRESETS
+from fairlead.methods.aggregate import AGGREGATES
+from fairlead.methods.local import OPTIMIZERS
 from fairlead.schedules import Rate, parse
 from fairlead.task.catalog import TASKS, make_task
 from fairlead.task.task import Task
@@ -94,12 +96,27 @@ def build_method(name: str, s: dict[str, Any], lr: float) -> Any:
         given["server"] = partial(_server(given["server"]), lr=rate)
     if "compressor" in given:
         given["compressor"] = parse_compressor(given["compressor"])
+    if isinstance(given.get("local"), str):
+        given["local"] = _with_settings("local optimizer", given["local"], OPTIMIZERS)
+    if isinstance(given.get("aggregate"), str):
+        given["aggregate"] = _with_settings("aggregation", given["aggregate"], AGGREGATES)
     if isinstance(given.get("layers"), str):
         given["layers"] = _layers(given["layers"])
     if isinstance(given.get("beta"), str):
         given["beta"] = _beta(given["beta"], s["rounds"])
     rate = parse(lr, s["schedule"] or more.get("schedule"), s["rounds"])
     return _construct(kind, {k: v for k, v in given.items() if k in fields} | {"lr": rate})
+
+
+def _with_settings(what: str, text: str, kinds: dict[str, Any]) -> Any:
+    """An object from a name and its settings: adam:beta2=0.99,clip=1."""
+    name, _, rest = text.partition(":")
+    if name not in kinds:
+        raise unknown(what, name, kinds)
+    own = pairs(rest)
+    if "lr" in own:
+        raise FairleadError("the step size of clients cannot be set with --local: give it as --lr")
+    return _construct(kinds[name], own)
 
 
 def _server(text: str) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # they need torch, and help should not wait for it
     from fairlead.task.task import Task
 
 METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
-                   "momentum_reset", "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
+                   "momentum_reset", "local", "aggregate", "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
 
 DEFAULTS: dict[str, Any] = {
     "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
@@ -43,6 +43,8 @@ WORDS = (
     "method",
     "methods",
     "server",
+    "local",
+    "aggregate",
     "precision",
     "task_set",
     "track",
@@ -109,6 +111,16 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "compressor": (str, "for uploads: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:0.1, bfloat16"),
     "momentum": (float, "momentum of local steps, if the method has it"),
     "momentum_reset": (bool, "start local momentum anew every round; else clients keep it"),
+    "local": (
+        str,
+        "the clients' optimizer: sgd, adam, adamw or rmsprop, with its settings: adam:beta2=0.99,clip=1,keep=true; "
+        "its step size is --lr",
+    ),
+    "aggregate": (
+        str,
+        "instead of the mean of the clients' steps: median, trimmed-mean:share=0.2 or "
+        "clipped-mean:norm=1,noise=0.5",
+    ),
     "beta": (
         str,
         "momentum of FedGLOMO, Mime and SCAFFOLD-M; FedGLOMO's may be a schedule, 0.2:exponential:0.99",

@@ -162,11 +162,12 @@ def needed(session: Session, room: int, batch: int, cohort: int) -> Needs:
     each = bytes_per_client(task, batch)
     held = 0 if task.mapped else _bytes(task.data)
     here = task.store == task.device
+    rows = cohort * task.dim * task.dtype.itemsize if session.method.sees_each() else 0
     return Needs(
         device=str(task.device),
         total=total_memory(task.device),
         data=held * here + _bytes(task.test or ()) + _bytes(task.valid or ()),
-        server=session.server_bytes,
+        server=session.server_bytes + rows,
         client=each,
         work=each * min(max(1, room), cohort),
         host=held * (not here),

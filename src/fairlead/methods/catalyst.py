@@ -97,6 +97,9 @@ class Catalyst(Algorithm[Centred, Memory]):
 
         return held
 
+    def sees_each(self) -> bool:
+        return self.method.sees_each()
+
     def communications(self) -> int:
         return self.method.communications()
 

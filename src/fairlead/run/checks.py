@@ -34,6 +34,13 @@ def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches
             f"client {single[0]} has a batch of one sample, for which BatchNorm1d is undefined: "
             "set drop_last=True or another batch size"
         )
+    wrapped = getattr(algorithm, "method", None)
+    inner = wrapped if isinstance(wrapped, Algorithm) else algorithm
+    why = inner.refuses.get("buffers")
+    if why and task.start(plan.seed)[1].numel():
+        raise FairleadError(
+            f"{type(inner).__name__} cannot train this model, as {why}: use GroupNorm or LayerNorm instead"
+        )
     for name, rate in algorithm.rates().items():
         check_rate(name, rate, plan.rounds, local.most_steps(task.sizes, plan.rounds, plan.seed))
     known = recorded(task, plan.weighting, plan.objective)

@@ -231,8 +231,9 @@ class Shared(Executor):
             mine = self._blank(request)
         up = np.zeros(count, np.int64)
         up[places] = mine.up
+        rows = {name: self._among(t, places, count) for name, t in mine.rows.items()}
         later = [(places[some], bits) for some, bits in mine.up_later]
-        return self._summed(replace(mine, count=count, up=up, up_later=later))
+        return self._summed(replace(mine, count=count, rows=rows, up=up, up_later=later))
 
     def _places(self, request: Request) -> Ids:
         """The positions of the clients that this rank runs, after moving their rows here."""
@@ -246,6 +247,12 @@ class Shared(Executor):
             places = np.flatnonzero(share == self.group.ranks.rank)
             self._here = request.round, ids, places
         return places
+
+    def _among(self, rows: Tensor, places: Ids, count: int) -> Tensor:
+        """This rank's rows among those of the others, which are zero here: their sum is all of them."""
+        whole = rows.new_zeros((count, rows.shape[-1]))
+        whole[torch.from_numpy(places).to(rows.device)] = rows
+        return whole
 
     def _blank(self, request: Request) -> Answer:
         """The zeros that a rank without clients adds, shaped like a discarded answer of one client."""
@@ -264,6 +271,7 @@ class Shared(Executor):
             0,
             kind=like.kind,
             sums={name: torch.zeros_like(v) for name, v in like.sums.items()},
+            rows={name: v[:0] for name, v in like.rows.items()},
             buffers=None if like.buffers is None else torch.zeros_like(like.buffers),
             measured={
                 measure: {n: torch.zeros_like(v) for n, v in sums.items()}
@@ -274,6 +282,7 @@ class Shared(Executor):
     def _summed(self, mine: Answer) -> Answer:
         """The sums over all ranks, in one all-reduce."""
         parts = {("sum", name): t for name, t in mine.sums.items()}
+        parts |= {("rows", name): t for name, t in mine.rows.items()}
         if mine.buffers is not None:
             parts["buffers", ""] = mine.buffers
         for measure, sums in mine.measured.items():
@@ -294,6 +303,7 @@ class Shared(Executor):
         return replace(
             mine,
             sums={name: found["sum", name] for name in mine.sums},
+            rows={name: found["rows", name] for name in mine.rows},
             buffers=found.get(("buffers", "")),
             measured={
                 measure: {name: found[measure, name] for name in sums}
