@@ -60,6 +60,7 @@ from fairlead.study.tuning import Tuning, tune
 from fairlead.task import catalog as tasks
 from fairlead.task import losses, models, problems
 from fairlead.task.metrics import Metric, Whole
+from fairlead.task.per_client import ClientMetrics, PerClient
 from fairlead.task.saddle import SaddleTask
 from fairlead.task.solve import minimize, saddle_point
 from fairlead.task.task import Task
@@ -80,6 +81,7 @@ __all__ = [
     "Catalyst",
     "Checkpoints",
     "Client",
+    "ClientMetrics",
     "Cohort",
     "Comparison",
     "Compressor",
@@ -115,6 +117,7 @@ __all__ = [
     "MinibatchSGD",
     "MirrorDescent",
     "MirrorProx",
+    "PerClient",
     "RandK",
     "Record",
     "Replay",

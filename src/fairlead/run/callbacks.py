@@ -13,6 +13,7 @@ from torch import Tensor
 from fairlead.core.records import State
 from fairlead.engine.session import Session
 from fairlead.run.history import History
+from fairlead.task.per_client import ClientMetrics
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class Callback:
 
     def row(self, row: Mapping[str, float]) -> bool | None:
         """After every evaluation; True ends the run."""
+
+    def clients(self, found: ClientMetrics) -> None:
+        """With `train(per_client=…)`, before every `row`: the metrics of every client."""
 
     def round(self, view: RoundView) -> bool | None:
         """After every round, with the server's state and the clients'; True ends the run."""

@@ -19,6 +19,7 @@ from fairlead.core.records import State
 from fairlead.data.batches import Draw
 from fairlead.data.sampling import Dropouts, Sampler
 from fairlead.engine.exchange import RoundCohort, everyone
+from fairlead.engine.personal import client_metrics
 from fairlead.engine.session import Execution, Session
 from fairlead.engine.simulate import Simulate
 from fairlead.engine.upcoming import Upcoming
@@ -33,6 +34,7 @@ from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.task.evaluation import directions
 from fairlead.task.metrics import Better, reaches
+from fairlead.task.per_client import ClientMetrics, PerClient, columns
 from fairlead.task.task import Task
 
 Ending: TypeAlias = Literal["rounds", "target", "diverged", "interrupted", "callback"]
@@ -52,6 +54,7 @@ class Plan:
     drift: bool
     measures: tuple[Measure, ...]
     target: Mapping[str, float] | None
+    per_client: PerClient | None = None
 
 
 class Loop:
@@ -79,7 +82,7 @@ class Loop:
         self.stop = Stop(listen=False)
         self.upcoming = Upcoming(session, plan.sampler, plan.dropout, plan.rounds)
         self.state: State = algorithm.init(task.start(plan.seed)[0])
-        self.better = directions(task)
+        self.better: dict[str, Better] = {**directions(task), **columns(task, plan.per_client)}
         self.history = History(better=self.better)
         self.clock, self.done, self.resumed = 0.0, 0, False
         self.whole = False
@@ -269,6 +272,7 @@ class Loop:
         counts, ledger = session.accounts.counters, session.accounts.ledger
         if found is None:
             found = session.evaluate(self.state.x, plan.weighting, plan.objective)
+        clients_now = self._clients()
         row = {
             "round": self.done, **found, "clients": clients, "gradients": counts.gradients,
             "communications": self.done * self.algorithm.communications(),
@@ -276,9 +280,20 @@ class Loop:
             "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
             "seconds": self.clock, **session.measurements(self.measures),
         }  # fmt: skip
+        if plan.per_client is not None and clients_now is not None:
+            row |= clients_now.summary(plan.per_client.bins)
+            for callback in self.callbacks:
+                callback.clients(clients_now)
         self.history.append(row)
         asked = [bool(callback.row(row)) for callback in self.callbacks]  # call every one
         return any(asked)
+
+    def _clients(self) -> ClientMetrics | None:
+        """The metrics of every client, if they are recorded."""
+        setting = self.plan.per_client
+        if setting is None:
+            return None
+        return client_metrics(self.session, self.state.x, setting, self.session.task)
 
     def _lost(self, row: Mapping[str, float], look: bool, total: float | None) -> bool:
         """Whether the run diverged; checked on a GPU only when evaluating, so that rounds need not wait."""

@@ -19,6 +19,7 @@ from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.data.sampling import Cohorts, Dropouts, as_sampler
 from fairlead.describe import described
 from fairlead.engine.accounting import Counters, Ledger
+from fairlead.engine.personal import client_metrics
 from fairlead.engine.processes.workers import Workers
 from fairlead.engine.resources import Needs
 from fairlead.engine.session import Session
@@ -37,6 +38,7 @@ from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Ending, Loop, Plan
 from fairlead.run.processes import processes_of
 from fairlead.run.resume import begins_with_all, has_ended, to_go_on, workers_before
+from fairlead.task.per_client import ClientMetrics, PerClient, check_per_client
 from fairlead.task.task import Task
 
 
@@ -106,6 +108,21 @@ class Run:
                 tensor.copy_(values[name])
         return model.eval()
 
+    def per_client(self, setting: PerClient | None = None) -> ClientMetrics:
+        """The metrics of every client on its own test data, with the final model; `fl.PerClient(steps=5)` also with
+        personalised ones. By default as in the run. With several ranks, call it on all of them.
+
+        >>> import fairlead as fl
+        >>> x, y = torch.eye(4).repeat(5, 1), torch.arange(4).repeat(5)
+        >>> task = fl.Task.from_arrays(x, y, client=y // 2, hold_out=0.4)
+        >>> run = fl.train(task, fl.FedAvg(lr=1.0), rounds=20)
+        >>> run.per_client()["client_accuracy"]
+        array([1., 1.])
+        """
+        setting = setting or self.plan.per_client or PerClient()
+        check_per_client(self.task, setting, getattr(self.algorithm, "lr", None))
+        return client_metrics(self.session, self.x, setting, self.task)
+
     def about(self) -> dict[str, Any]:
         """Method, task, split, settings and versions, as JSON."""
         return about(self)
@@ -161,6 +178,7 @@ def train(
     drift: bool = False,
     measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
+    per_client: bool | PerClient | None = None,
     progress: bool | Progress | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | Recorder | None = None,
@@ -181,6 +199,8 @@ def train(
     eval_every: rounds between evaluations; objective: whether they compute f on all data;
         drift: whether they measure drift diversity, for the whole model and per layer;
         measures: what else to measure on clients in evaluated rounds, see `fl.measure`.
+    per_client: record the metrics of every client on its own test data, as mean, standard deviation, worst tenth
+        and histogram over clients; `fl.PerClient(steps=5)` also those of personalised models.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
     callbacks: follow the run while it is in progress, see `fl.Callback`.
     out: a folder for the run's description, its history (written as it grows) and its checkpoints; see
@@ -201,7 +221,7 @@ def train(
         rounds=rounds, cohort=cohort, batch_size=batch_size, steps=steps, epochs=epochs,
         replacement=replacement, drop_last=drop_last, batches=batches, weighting=weighting,
         dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
-        measures=measures, target=target,
+        measures=measures, target=target, per_client=per_client,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     if type(setting) is Simulate and has_ended(out, checkpoints, resume, rounds):
@@ -242,6 +262,7 @@ def planned(
     drift: bool = False,
     measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
+    per_client: bool | PerClient | None = None,
 ) -> tuple[Plan, Batches]:
     """The settings of `train`, as a plan and the local work."""
     if batches is not None and (batch_size, steps, epochs) != (None, None, None):
@@ -254,7 +275,7 @@ def planned(
     )
     plan = Plan(
         rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift,
-        tuple(measures), target,
+        tuple(measures), target, PerClient.of(per_client),
     )  # fmt: skip
     return plan, local
 

@@ -18,6 +18,7 @@ from fairlead.core.method import Algorithm
 from fairlead.describe import described
 from fairlead.errors import FairleadError
 from fairlead.progress import Progress
+from fairlead.run.history import History
 from fairlead.run.many import pays
 from fairlead.study.folder import ComparisonFolder
 from fairlead.study.measured import Measured, measured
@@ -25,6 +26,7 @@ from fairlead.study.search import Entry as Entry
 from fairlead.study.search import Search
 from fairlead.study.search import base_lr as base_lr
 from fairlead.study.search import with_value as with_value
+from fairlead.task.per_client import CLIENT, PERSONAL
 from fairlead.task.task import Task
 
 ZERO_AT_SOLUTION = ("distance", "x_distance", "y_distance", "gap", "residual_norm")
@@ -67,8 +69,8 @@ class Comparison:
         return np.array([math.inf if r is None else r for r in reached])
 
     def table(self, seconds: bool = True) -> list[dict[str, str]]:
-        """One row per method: tuned step size, rounds to the target, best and final metric, and the time it
-        took unless seconds=False."""
+        """One row per method: tuned step size, rounds to the target, best and final metric, its mean and
+        deviation over clients if they were recorded, and the time it took unless seconds=False."""
         rows = []
         for label, entry in self.entries.items():
             row = {"method": label, "lr": f"{base_lr(entry.algorithm):.4g}"}
@@ -78,6 +80,7 @@ class Comparison:
             runs = [run.history for run in entry.runs]
             row[f"best {self.metric}"] = in_words([h.best(self.metric) for h in runs])
             row[f"final {self.metric}"] = in_words([h.last(self.metric) for h in runs])
+            row |= _over_clients(self.metric, runs)
             row["exchanges"] = f"{np.mean([h.last('exchanges') for h in runs]):.0f}"
             row["Mbit"] = f"{np.mean([h.last('bits') for h in runs]) / 1e6:.4g}"
             row["gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
@@ -234,6 +237,20 @@ def labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any,
         count = sum(label.split(" ")[0] == name for label in named)
         named[f"{name} {count + 1}" if count else name] = method
     return named
+
+
+def _over_clients(metric: str, runs: Sequence[History]) -> dict[str, str]:
+    """The final metric over clients, mean ± std and the worst tenth of them, averaged over seeds."""
+    found = {}
+    for prefix, worst in ((CLIENT, "worst tenth"), (PERSONAL, "personal worst tenth")):
+        stem = prefix + metric
+        if all(f"{stem}_mean" in history for history in runs):
+            mean, std, least = (
+                np.mean([h.last(f"{stem}_{part}") for h in runs])
+                for part in ("mean", "std", "worst")
+            )
+            found |= {stem: f"{mean:.4g} ± {std:.2g}", worst: f"{least:.4g}"}
+    return found
 
 
 def _finite(value: float) -> float | None:
