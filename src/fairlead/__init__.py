@@ -54,6 +54,7 @@ from fairlead.run.checkpoint import Checkpoints
 from fairlead.run.history import History
 from fairlead.run.many import train_many
 from fairlead.run.needs import needs
+from fairlead.run.stopping import BestModel, EarlyStopping
 from fairlead.run.train import Run, train
 from fairlead.study.compare import Comparison, compare
 from fairlead.study.tuning import Tuning, tune
@@ -77,6 +78,7 @@ __all__ = [
     "Always",
     "BFloat16",
     "Batches",
+    "BestModel",
     "Callback",
     "Catalyst",
     "Checkpoints",
@@ -87,6 +89,7 @@ __all__ = [
     "Compressor",
     "Distributed",
     "Diverged",
+    "EarlyStopping",
     "ErrorFeedback",
     "Everyone",
     "ExtraStep",

@@ -10,10 +10,10 @@ import typer
 
 from fairlead.cli.common import app, fail, out
 from fairlead.errors import FairleadError
+from fairlead.figures.plots import stored_figure
 from fairlead.figures.style import figure_path
 from fairlead.report import html, watch
 from fairlead.report.gather import gather, grouped, readable, shown
-from fairlead.report.plots import stored_figure
 
 Folders = Annotated[list[Path], typer.Argument(help="run folders, or folders that contain them")]
 Title = Annotated[str | None, typer.Option("--title", help="the page's title")]

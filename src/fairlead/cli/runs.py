@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.errors import FairleadError, unknown
+from fairlead.figures.plots import MAIN
 from fairlead.methods.citations import PAPERS
-from fairlead.report.plots import MAIN
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import listed
 from fairlead.run.folder import CHECKPOINTS, StoredRun

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fairlead.errors import FairleadError
+from fairlead.figures.plots import MAIN
 from fairlead.methods.citations import PAPERS
-from fairlead.report.plots import MAIN
 from fairlead.run.folder import COMPARISON, TRIALS, StoredRun, find, flat
 from fairlead.run.history import History
 from fairlead.task.metrics import known, sign

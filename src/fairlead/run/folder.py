@@ -14,13 +14,12 @@ import contextlib
 import json
 import os
 import shutil
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -29,6 +28,7 @@ from fairlead.run.callbacks import Callback
 from fairlead.run.client_file import CLIENTS, read_clients, write_clients
 from fairlead.run.history import History
 from fairlead.run.history_file import HistoryFile, read_history, read_parts
+from fairlead.run.lock import is_locked, locked
 from fairlead.task.per_client import ClientMetrics
 
 FORMAT = 1
@@ -202,7 +202,7 @@ class StoredRun:
     @property
     def busy(self) -> bool:
         """Whether a process is writing to it."""
-        return _is_locked(self.folder / LOCK)
+        return is_locked(self.folder / LOCK)
 
     @property
     def size(self) -> int:
@@ -372,34 +372,3 @@ def write_json(path: Path, value: Any) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FairleadError(f"cannot write {path}: {error.strerror}") from error
-
-
-def locked(path: Path) -> IO[str]:
-    """The open lock file, held until it is closed or the process ends."""
-    file = path.open("a", encoding="utf-8")
-    for _ in range(20):  # a reader may hold it briefly
-        if _hold(file):
-            return file
-        time.sleep(0.05)
-    file.close()
-    raise FairleadError(f"another process is writing to {path.parent}: wait for it, or stop it")
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return not _hold(file, shared=True)  # so that readers are not mistaken for a writer
-    except OSError:
-        return False
-
-
-def _hold(file: IO[str], shared: bool = False) -> bool:
-    if os.name != "posix":  # no locking elsewhere
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -27,7 +27,7 @@ from fairlead.errors import Diverged, FairleadError
 from fairlead.measure import DriftDiversity, Measure
 from fairlead.progress import Progress
 from fairlead.run.about import about
-from fairlead.run.callbacks import Callback, RoundView
+from fairlead.run.callbacks import Callback, RoundView, kept_of, named
 from fairlead.run.checkpoint import Keeper, newest
 from fairlead.run.folder import Recorder
 from fairlead.run.history import History
@@ -91,6 +91,8 @@ class Loop:
         self.error: Diverged | None = None
         self._before: tuple[State, Tensor] = self.state, session.buffers
         self._answered = 0
+        self._kept: dict[str, dict[str, Tensor]] = {}
+        """What callbacks kept in the run that is resumed."""
 
     # -- resuming -------------------------------------------------------------------------------
 
@@ -106,6 +108,7 @@ class Loop:
             )
         self.state = saved.restore(self.state, self.session)
         self.history = History(saved.history().rows, self.better)
+        self._kept = {name: saved.part(f"callbacks/{name}") for name in named(self.callbacks)}
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
         if saved.stopped == "diverged":
             self._diverge()
@@ -126,6 +129,7 @@ class Loop:
         if any(c.has_all(self.history, self.stopped) for c in recorders):
             for recorder in recorders:
                 recorder.release()
+            self._restore_callbacks()
             self.callbacks = ()
 
     def follow(self, run: Any) -> None:
@@ -133,6 +137,7 @@ class Loop:
         self.session.continue_from(run.session)
         kept = [row for row in run.history.rows if row["round"] % self.plan.eval_every == 0]
         self.state, self.history = run.state, History(kept, self.better)
+        self._kept = kept_of(run.callbacks)
         self.clock, self.done, self.resumed = run.seconds, run.rounds, True
 
     # -- rounds ---------------------------------------------------------------------------------
@@ -168,11 +173,24 @@ class Loop:
         known = {**about(self), "after": after} if self.callbacks else {}
         for callback in self.callbacks:
             callback.begin(known, self.history)
-        if not self.resumed:
+        if self.resumed:
+            self._restore_callbacks()
+        else:
             begin = time.perf_counter()
             self.state = self.algorithm.start(self.state, everyone(self.session))
             self.spend(begin)
-            self.stopped = "callback" if self._record(0) else None
+            asked = self.session.group.agree(self._record(0))
+            self.stopped = "callback" if asked[0] else None
+
+    def view(self) -> RoundView:
+        """What callbacks see of the run."""
+        session, row = self.session, self.history.rows[-1]
+        return RoundView(self.done, self.state, session, self.history, row, session.buffers)
+
+    def _restore_callbacks(self) -> None:
+        for name, callback in named(self.callbacks).items():
+            if self._kept.get(name):
+                callback.restore(self._kept[name], self.view())
 
     def goes_on(self) -> bool:
         """Whether another round is due."""
@@ -238,7 +256,7 @@ class Loop:
         if look:
             self.session.group.check_alike(self.state.x)
         for callback in self._watched:
-            asked = bool(callback.round(RoundView(self.done, self.state, self.session))) or asked
+            asked = bool(callback.round(self.view())) or asked
         stop, due = asked_for or (self.stop.asked, self.due(self.done))
         asked, stop, due = self.session.group.agree(asked, stop, due)
         if asked:
@@ -255,6 +273,11 @@ class Loop:
     def _save(self) -> None:
         if self.keeper is not None:
             self.session.settle()
+            self.keeper.more = {
+                f"callbacks/{name}/{part}": t
+                for name, kept in kept_of(self.callbacks).items()
+                for part, t in kept.items()
+            }
             self.keeper.try_to_write(
                 self.done, self.state, self.session, self.history, self.clock, self.stopped
             )

@@ -2,158 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
 
 from fairlead.core.method import Algorithm
-from fairlead.core.records import State
 from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.data.sampling import Cohorts, Dropouts, as_sampler
 from fairlead.describe import described
-from fairlead.engine.accounting import Counters, Ledger
-from fairlead.engine.personal import client_metrics
 from fairlead.engine.processes.workers import Workers
-from fairlead.engine.resources import Needs
-from fairlead.engine.session import Session
-from fairlead.engine.simulate import Mode, Preparation, Simulate
-from fairlead.errors import Diverged, FairleadError
+from fairlead.engine.simulate import Mode, Simulate
+from fairlead.errors import FairleadError
 from fairlead.measure import Measure
 from fairlead.progress import Progress
-from fairlead.run.about import about
 from fairlead.run.alone import alone
-from fairlead.run.callbacks import Callback, client_states
+from fairlead.run.callbacks import AnyCallback, Callback, as_callbacks
 from fairlead.run.checkpoint import Checkpoints, Keeper
 from fairlead.run.checks import check, check_resume
 from fairlead.run.folder import CHECKPOINTS, Recorder
-from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
-from fairlead.run.loop import Ending, Loop, Plan
+from fairlead.run.loop import Loop, Plan
 from fairlead.run.processes import processes_of
+from fairlead.run.result import Run
 from fairlead.run.resume import begins_with_all, has_ended, to_go_on, workers_before
-from fairlead.task.per_client import ClientMetrics, PerClient, check_per_client
+from fairlead.task.per_client import PerClient
 from fairlead.task.task import Task
-
-
-@dataclass
-class Run:
-    """The result of a training run."""
-
-    task: Task
-    algorithm: Algorithm[Any, Any]
-    history: History
-    state: State
-    """The server's state at the end; if the run diverged, before the round in which this was detected."""
-    session: Session = field(repr=False)
-    stopped: Ending
-    """Why the run ended."""
-    rounds: int
-    """Rounds finished."""
-    seconds: float
-    """Time spent in rounds, without evaluation."""
-    error: Diverged | None = None
-    plan: Plan = field(kw_only=True, repr=False)
-    config: Mapping[str, Any] = field(kw_only=True, repr=False)
-
-    @property
-    def x(self) -> Tensor:
-        """The trained vector."""
-        return self.state.x
-
-    @property
-    def counters(self) -> Counters:
-        """Oracle calls and exchanges."""
-        return self.session.accounts.counters
-
-    @property
-    def ledger(self) -> Ledger:
-        """Every bit sent."""
-        return self.session.accounts.ledger
-
-    @property
-    def engine(self) -> str:
-        """How the run was executed, and why."""
-        return self.session.report
-
-    @property
-    def needs(self) -> Needs:
-        """The memory that the run needed."""
-        first = self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients)
-        return Preparation(Simulate(), self.session, first, self.plan.rounds).needs
-
-    def client_states(self, clients: ArrayLike | None = None) -> Any:
-        """What the given clients (by default all) keep at the end: a record with one row per client; None if
-        the method keeps nothing.
-
-        >>> import fairlead as fl
-        >>> run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=2, steps=3)
-        >>> run.client_states([0]).c.shape
-        torch.Size([1, 1])
-        """
-        return client_states(self.session, clients)
-
-    def model(self) -> torch.nn.Module:
-        """The trained model: the task's module with the final weights and buffers."""
-        model = copy.deepcopy(self.task.model)
-        values = self.task.state_dict(self.x, self.session.buffers)
-        with torch.no_grad():
-            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                tensor.copy_(values[name])
-        return model.eval()
-
-    def per_client(self, setting: PerClient | None = None) -> ClientMetrics:
-        """The metrics of every client on its own test data, with the final model; `fl.PerClient(steps=5)` also with
-        personalised ones. By default as in the run. With several ranks, call it on all of them.
-
-        >>> import fairlead as fl
-        >>> x, y = torch.eye(4).repeat(5, 1), torch.arange(4).repeat(5)
-        >>> task = fl.Task.from_arrays(x, y, client=y // 2, hold_out=0.4)
-        >>> run = fl.train(task, fl.FedAvg(lr=1.0), rounds=20)
-        >>> run.per_client()["client_accuracy"]
-        array([1., 1.])
-        """
-        setting = setting or self.plan.per_client or PerClient()
-        check_per_client(self.task, setting, getattr(self.algorithm, "lr", None))
-        return client_metrics(self.session, self.x, setting, self.task)
-
-    def about(self) -> dict[str, Any]:
-        """Method, task, split, settings and versions, as JSON."""
-        return about(self)
-
-    def write(
-        self,
-        folder: str | Path,
-        more: Mapping[str, Any] | None = None,
-        overwrite: bool = False,
-    ) -> None:
-        """Write the run's description and history to a folder (see `fl.runs`)."""
-        recorder = Recorder(folder, more=more, overwrite=overwrite)
-        recorder.begin({**self.about(), "after": -1}, self.history)
-        recorder.end(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trained model's parameters and buffers as safetensors."""
-        from safetensors.torch import save_file
-
-        values = self.model().state_dict()
-        save_file({name: t.detach().clone() for name, t in values.items()}, str(path))
-
-    def rounds_to(self, metric: str, target: float) -> int | None:
-        """The first recorded round that reached a target."""
-        return self.history.first_reach(metric, target)
-
-    def raise_if_diverged(self) -> Run:
-        """Raise an exception if the run diverged."""
-        if self.error is not None:
-            raise self.error
-        return self
 
 
 def train(
@@ -180,7 +55,7 @@ def train(
     target: Mapping[str, float] | None = None,
     per_client: bool | PerClient | None = None,
     progress: bool | Progress | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[AnyCallback] = (),
     out: str | Path | Recorder | None = None,
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
@@ -202,7 +77,7 @@ def train(
     per_client: record the metrics of every client on its own test data, as mean, standard deviation, worst tenth
         and histogram over clients; `fl.PerClient(steps=5)` also those of personalised models.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
-    callbacks: follow the run while it is in progress, see `fl.Callback`.
+    callbacks: follow the run while it is in progress: functions of the round, or see `fl.Callback`.
     out: a folder for the run's description, its history (written as it grows) and its checkpoints; see
         `fl.runs`. It must not already hold a run, unless that run is resumed.
     checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, from which the run can be resumed;
@@ -287,7 +162,7 @@ def prepared(
     local: Batches,
     engine: Mode | Simulate = "auto",
     bar: Progress | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[AnyCallback] = (),
     out: str | Path | Recorder | None = None,
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
@@ -296,7 +171,7 @@ def prepared(
     """A checked run before its first round; `fingerprint` is the task's, if it is known."""
     try:
         return _prepared(
-            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume,
+            task, algorithm, plan, local, engine, bar, as_callbacks(callbacks), out, checkpoints, resume,
             fingerprint,
         )  # fmt: skip
     except FairleadError as error:
@@ -370,7 +245,7 @@ def finished(loop: Loop) -> Run:
     c, why = loop, loop.stopped or "rounds"
     run = Run(
         c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
-        plan=c.plan, config=c.config,
+        plan=c.plan, config=c.config, callbacks=c.callbacks,
     )  # fmt: skip
     own = [callback for callback in c.callbacks if isinstance(callback, Recorder)]
     try:

@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from numpy.typing import NDArray
 from fairlead.core.method import Algorithm
 from fairlead.describe import described
 from fairlead.errors import FairleadError
+from fairlead.figures import inline
+from fairlead.figures.plots import comparison
 from fairlead.progress import Progress
 from fairlead.run.history import History
 from fairlead.run.many import pays
+from fairlead.run.train import Run
 from fairlead.study.folder import ComparisonFolder
 from fairlead.study.measured import Measured, measured
 from fairlead.study.search import Entry as Entry
@@ -32,9 +36,9 @@ from fairlead.task.task import Task
 ZERO_AT_SOLUTION = ("distance", "x_distance", "y_distance", "gap", "residual_norm")
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
-    """Runs of several methods on one task.
+    """Runs of several methods on one task; a notebook shows the table and the curves.
 
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(gradient=10.0)
@@ -50,6 +54,27 @@ class Comparison:
     target: float | None
     rounds: int
     weighting: str | Sequence[float] = "uniform"
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self._sentence()}>"
+
+    def _sentence(self) -> str:
+        best = ", ".join(
+            f"{label} {np.mean([run.history.best(self.metric) for run in entry.runs]):.4g}"
+            for label, entry in self.entries.items()
+        )
+        run = next(iter(self.entries.values())).runs[0]
+        return f"best {self.metric.replace('_', ' ')} on {run.task.name} in {self.rounds} rounds: {best}"
+
+    def _repr_html_(self) -> str:
+        lines = {
+            label: (entry.runs[0].history["round"], mean_over(entry.runs, self.metric))
+            for label, entry in self.entries.items()
+        }
+        lines = {label: (rounds[: len(y)], y) for label, (rounds, y) in lines.items()}
+        drawn = inline.curves(lines, self.metric, log=self.measured.better == "lower")
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes())
+        return inline.block(self._sentence(), drawn, inline.table(self.table()), notes)
 
     @property
     def metric(self) -> str:
@@ -146,8 +171,6 @@ class Comparison:
 
     def plot(self, path: str | Path | None = None, x: str = "round") -> Any:
         """The metric and the loss against rounds (or another column), mean ± one std over seeds."""
-        from fairlead.report.plots import comparison
-
         return comparison(self, path, x)
 
 
@@ -237,6 +260,12 @@ def labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any,
         count = sum(label.split(" ")[0] == name for label in named)
         named[f"{name} {count + 1}" if count else name] = method
     return named
+
+
+def mean_over(runs: Sequence[Run], metric: str) -> NDArray[np.float64]:
+    """The mean of a metric over seeds, up to the shortest run."""
+    length = min(len(run.history.rows) for run in runs)
+    return np.mean([run.history[metric][:length] for run in runs], axis=0)
 
 
 def _over_clients(metric: str, runs: Sequence[History]) -> dict[str, str]:
