@@ -32,14 +32,30 @@ DataFolder = Annotated[
 
 @data_app.command("list")
 def data_list_command(data: DataFolder = None) -> None:
-    """List the data sets, and where each is."""
-    table = Table("name", "description", "samples", "classes", "where", title="data sets")
+    """List the data sets, where each is, and what its file holds."""
+    heads = ("name", "description", "samples", "classes", "clients", "where")
+    table = Table(
+        *heads, title="data sets: samples for training + test, as published if not on this machine"
+    )
+    problems = []
     try:
         for row in sources.listing(data):
-            table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
+            samples, classes, clients = f"{row.samples:,}", str(row.classes), ""
+            if row.holds is not None:
+                held = row.holds
+                other = row.samples not in (0, held.train + held.test)
+                samples = held.samples + f" of {row.samples:,}" * other
+                classes, clients = (
+                    str(held.classes),
+                    "" if held.clients is None else f"{held.clients:,}",
+                )
+            problems += [row.wrong] * bool(row.wrong)
+            table.add_row(row.name, row.what, samples, classes, clients, row.where)
     except FairleadError as error:
         fail(error)
     out.print(table)
+    for problem in problems:
+        out.print(problem, highlight=False)
 
 
 @data_app.command("get")
