@@ -163,6 +163,13 @@ def test_every_engine_has_the_same_numbers() -> None:
     np.testing.assert_allclose(over_clients(many[0]), expected, rtol=1e-10, atol=1e-10)
 
 
+def test_every_device_has_the_same_numbers(device: str) -> None:
+    expected = over_clients(fl.train(with_own_test(), fl.FedAvg(lr=0.2), workers=1, **SETTINGS))
+    there = with_own_test().to(device)
+    found = over_clients(fl.train(there, fl.FedAvg(lr=0.2), engine="vmap", workers=1, **SETTINGS))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
 def test_stacked_clients_in_chunks_are_the_clients_one_by_one() -> None:
     run = fl.train(with_own_test(), fl.FedAvg(lr=0.3), rounds=1, engine="vmap", workers=1)
     setting, found = fl.PerClient(steps=2, batch_size=3), []

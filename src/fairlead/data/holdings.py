@@ -45,8 +45,8 @@ def holdings(path: Path) -> Holdings:
             clients = len(np.unique(arrays["writer_train"])) if "writer_train" in names else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise FairleadError(f"{path} cannot be read: {error}") from error
-    counts = (length.get(name, 0) for name in ("x_train", "x_test", "x_extra"))
-    return Holdings(*counts, classes, clients)
+    train, test, extra = (length.get(name, 0) for name in ("x_train", "x_test", "x_extra"))
+    return Holdings(train, test, extra, classes, clients)
 
 
 def _length(file: zipfile.ZipFile, name: str) -> int:
