@@ -662,6 +662,7 @@ def test_charts_stand_side_by_side(visit):
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[1]["x"] >= boxes[0]["x"] + boxes[0]["width"]
     assert charts.nth(1).get_attribute("aria-label").startswith("loss against rounds")
+    assert page.inner_text("#curves-words").startswith("Accuracy, loss against rounds")
     charts.nth(1).hover(position={"x": 300, "y": 100})
     expect(page.locator("#note")).to_contain_text("Scaffold, lr 0.3: ")
     assert (
@@ -727,7 +728,7 @@ def test_a_panel_shows_every_client(visit):
         colours_of(page, "#clients-legend > span").items()
         <= colours_of(page, "#legend button").items()
     )
-    page.get_by_text("29 clients one by one").click()
+    page.get_by_text("29 clients one by one, the worst of FedAvg, lr 0.3 first").click()
     rows = texts(page, "table.clients tbody tr > :first-child")
     first = np.argsort(data["clients"][0]["metrics"][0]["values"][:29])
     assert rows == [f"client {k}" for k in first]

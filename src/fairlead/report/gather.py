@@ -18,7 +18,7 @@ from fairlead.methods.citations import PAPERS
 from fairlead.run.folder import COMPARISON, TRIALS, StoredRun, find, flat
 from fairlead.run.history import History
 from fairlead.task.metrics import known, sign
-from fairlead.task.per_client import is_histogram
+from fairlead.task.per_client import CLIENT, PERSONAL, is_histogram
 from fairlead.version import __version__
 
 AXES = {
@@ -52,7 +52,7 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
         "fairlead": __version__,
         "axes": [{"key": k, "label": v} for k, v in AXES.items() if any(k in r.history for r in stored)],
         "metrics": [
-            {"key": name, "label": name.replace("_", " "), "larger": _larger(stored, name)}
+            {"key": name, "label": _label(name), "larger": _larger(stored, name)}
             for name in metrics
         ],
         "first": {"metric": first, "axis": "round"},
@@ -172,6 +172,19 @@ def _metrics(histories: Iterable[History]) -> list[str]:
     hidden = (*AXES, "clients")
     known = [n for n in names if not (n in hidden or n.startswith("drift/") or is_histogram(n))]
     return sorted(known, key=lambda n: MAIN.index(n) if n in MAIN else len(MAIN))
+
+
+def _label(metric: str) -> str:
+    """A metric in words.
+
+    >>> _label("test_loss"), _label("client_accuracy_worst")
+    ('test loss', 'client accuracy, worst tenth')
+    """
+    words = metric.replace("_", " ")
+    if metric.startswith((CLIENT, PERSONAL)):
+        words = words.removesuffix(" mean").replace(" worst", ", worst tenth")
+        words = words.replace(" std", ", deviation")
+    return words
 
 
 def _group(label: str, runs: Sequence[StoredRun], metrics: Sequence[str]) -> dict[str, Any]:

@@ -128,7 +128,8 @@ function clientTable(entries, key) {
   const heads = ["client", "test samples", ...entries.map((one) => one.label)].map((name) => tag("th", { scope: "col" }, name));
   const lines = told.map(([client, ...cells]) => tag("tr", {}, tag("th", { scope: "row" }, `client ${client}`), cells.map((cell) => tag("td", {}, String(cell)))));
   const table = tag("table", { class: "clients" }, tag("thead", {}, tag("tr", {}, heads)), tag("tbody", {}, lines));
-  const which = entries[0].values.length > rows.length ? `the ${rows.length} worst clients of ${entries[0].label}` : `${count(rows.length, "client")} one by one, the worst first`;
+  const whose = entries.length > 1 ? ` of ${entries[0].label}` : "";
+  const which = entries[0].values.length > rows.length ? `the ${rows.length} worst clients${whose}` : `${count(rows.length, "client")} one by one, the worst${whose} first`;
   body.replaceChildren(folded("clients", which, scrollable("Clients", table)));
 }
 

@@ -264,7 +264,8 @@ function cross(seed, across, up, plot) {
 
 function curveWords(data, view, lines, ends) {
   const most = Math.max(0, ...lines.map((one) => one.seeds.length));
-  const pieces = [`${metricName(view)} against ${axisName(view)}`];
+  const names = [view, ...besides(data, view)].map(metricName);
+  const pieces = [`${names.join(", ")} against ${axisName(view)}`];
   if (view.seeds) pieces.push("one line per seed");
   else if (most > 1) pieces.push({ std: "mean ± one standard deviation over seeds", range: "mean, min and max over seeds", none: "mean over seeds" }[view.band]);
   const words = [`${pieces.join("; ")}.`.replace(/^./, (letter) => letter.toUpperCase())];
