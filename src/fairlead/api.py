@@ -51,12 +51,14 @@ from fairlead.run.checkpoint import Checkpoints
 from fairlead.run.history import History
 from fairlead.run.many import train_many
 from fairlead.run.needs import needs
+from fairlead.run.stopping import BestModel, EarlyStopping
 from fairlead.run.train import Run, train
 from fairlead.study.compare import Comparison, compare
 from fairlead.study.tuning import Tuning, tune
 from fairlead.task import catalog as tasks
 from fairlead.task import losses, models, problems
 from fairlead.task.metrics import Metric, Whole
+from fairlead.task.per_client import ClientMetrics, PerClient
 from fairlead.task.saddle import SaddleTask
 from fairlead.task.solve import minimize, saddle_point
 from fairlead.task.task import Task
@@ -73,16 +75,19 @@ __all__ = [
     "Always",
     "BFloat16",
     "Batches",
+    "BestModel",
     "Callback",
     "Catalyst",
     "Checkpoints",
     "Client",
+    "ClientMetrics",
     "Cohort",
     "Comparison",
     "Compressor",
     "DPFedAvg",
     "Distributed",
     "Diverged",
+    "EarlyStopping",
     "ErrorFeedback",
     "Everyone",
     "ExtraStep",
@@ -114,6 +119,7 @@ __all__ = [
     "MinibatchSGD",
     "MirrorDescent",
     "MirrorProx",
+    "PerClient",
     "RandK",
     "Record",
     "Replay",

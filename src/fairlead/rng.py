@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     LARGE_BATCH = 7
     AUGMENT = 8
     METHOD = 9
+    PERSONAL = 10
 
 
 def philox(

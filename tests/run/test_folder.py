@@ -561,7 +561,7 @@ def test_a_folder_where_a_run_never_began_is_still_free(tmp_path) -> None:
 
 def test_two_writers_are_refused(tmp_path, monkeypatch) -> None:
     told = []
-    monkeypatch.setattr("fairlead.run.folder.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("fairlead.run.lock.time.sleep", lambda seconds: None)
 
     class Second(fl.Callback):
         def row(self, row) -> None:

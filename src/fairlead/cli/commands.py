@@ -31,6 +31,7 @@ from fairlead.run.folder import CHECKPOINTS, COMPARISON, Recorder
 from fairlead.run.train import train
 from fairlead.study.compare import compare
 from fairlead.study.folder import ComparisonFolder
+from fairlead.task.per_client import histograms, in_a_line, is_histogram
 from fairlead.track import trackers
 
 
@@ -86,11 +87,14 @@ def _run(s: dict[str, Any], resume: bool) -> None:
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"], built),
         callbacks=callbacks, workers=workers(s["workers"]), **kept, **work,
     )  # fmt: skip
-    last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
+    row = result.history.rows[-1]
+    last = {k: v for k, v in row.items() if k != "clients" and not is_histogram(k)}
     shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
     for key, number in last.items():
         is_integer = number == int(number) if math.isfinite(number) else False
         shown.add_row(key.replace("_", " "), f"{number:,.0f}" if is_integer else f"{number:,.5g}")
+    for key, of in histograms(row).items():
+        shown.add_row(f"{key.replace('_', ' ')} histogram", in_a_line(*of))
     out.print(shown)
     out.print(f"engine: {result.engine}", highlight=False)
     say_split(built, s)

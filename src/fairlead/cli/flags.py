@@ -23,7 +23,8 @@ PANELS: dict[str, Collection[str]] = {
     ),
     "Engine": ("engine", "device", "workers", "memories", "precision", "compile", "timeout"),
     "Output": (
-        "out", "overwrite", "config", "eval_every", "objective", "drift", "checkpoint_every", "track",
+        "out", "overwrite", "config", "eval_every", "objective", "drift", "per_client", "personal_steps",
+        "checkpoint_every", "track",
         "figure", "x",
     ),
 }  # fmt: skip

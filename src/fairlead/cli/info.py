@@ -48,14 +48,28 @@ DataName = Annotated[str, typer.Argument(help="the data set; see `fairlead data 
 
 @data_app.command("list", cls=examples("fairlead data list", "fairlead data list --data folder"))
 def data_list_command(data: DataFolder = None) -> None:
-    """List the data sets, and where each is."""
+    """List the data sets, where each is, and what its file holds."""
     from fairlead.data import sources
 
-    table = Table("name", "description", "samples", "classes", "where", title="data sets")
+    heads = ("name", "description", "samples", "classes", "clients", "where")
+    table = Table(
+        *heads, title="data sets: samples for training + test, as published if not on this machine"
+    )
+    problems = []
     with errors_printed():
         for row in sources.listing(data):
-            table.add_row(row.name, row.what, f"{row.samples:,}", str(row.classes), row.where)
+            samples, classes, clients = f"{row.samples:,}", str(row.classes), ""
+            if row.holds is not None:
+                held = row.holds
+                other = row.samples not in (0, held.train + held.test)
+                samples = held.samples + f" of {row.samples:,}" * other
+                clients = "" if held.clients is None else f"{held.clients:,}"
+                classes = str(held.classes)
+            problems += [row.wrong] * bool(row.wrong)
+            table.add_row(row.name, row.what, samples, classes, clients, row.where)
     out.print(table)
+    for problem in problems:
+        out.print(problem, highlight=False)
 
 
 @data_app.command("get", cls=examples("fairlead data get cifar10"))

@@ -253,10 +253,10 @@ def report_command(
     ] = None,
 ) -> None:
     """Write an HTML report of runs: curves over seeds, cost to the target, split, drift, step sizes."""
+    from fairlead.figures.plots import stored_figure
     from fairlead.figures.style import figure_path
     from fairlead.report import html
     from fairlead.report.gather import gather, grouped, readable, shown
-    from fairlead.report.plots import stored_figure
 
     with errors_printed():
         page = file or folders[0] / "report.html"

@@ -20,12 +20,13 @@ from fairlead.cli.common import COLUMNS
 from fairlead.cli.tables import table
 from fairlead.describe import counted
 from fairlead.errors import FairleadError, unknown
+from fairlead.figures.plots import MAIN
 from fairlead.methods.citations import PAPERS
-from fairlead.report.plots import MAIN
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import listed
 from fairlead.run.folder import CHECKPOINTS, StoredRun
 from fairlead.run.history import History
+from fairlead.task.per_client import histograms, in_a_line, is_histogram
 from fairlead.track.tracker import best
 
 
@@ -123,8 +124,12 @@ def _show(run: StoredRun) -> None:
     if run.history.rows:
         values = Table("", "last", "best", title="values", box=box.SIMPLE_HEAD)
         top = best(run.history)
-        for name, value in run.history.rows[-1].items():
-            values.add_row(_name(name), _number(value), _number(top.get(name)))
+        last = run.history.rows[-1]
+        for name, value in last.items():
+            if not is_histogram(name):
+                values.add_row(_name(name), _number(value), _number(top.get(name)))
+        for name, of in histograms(last).items():
+            values.add_row(f"{_name(name)} histogram", in_a_line(*of), "")
         _print(values)
     kept = {
         f"round {int(path.stem.partition('-')[2])}": _size(path.stat().st_size)

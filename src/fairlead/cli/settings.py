@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # they need torch, and help should not wait for it
     from fairlead.data.sampling import Cohorts
     from fairlead.engine.processes.workers import Workers
     from fairlead.task.metrics import Better
+    from fairlead.task.per_client import PerClient
     from fairlead.task.task import Task
 
 METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
@@ -26,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto",
     "precision": "auto", "compile": "auto", "dtype": None,
-    "eval_every": 1, "objective": True, "drift": False, "checkpoint_every": None, "track": None,
+    "eval_every": 1, "objective": True, "drift": False, "per_client": False, "personal_steps": 0, "checkpoint_every": None, "track": None,
     "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
@@ -169,6 +170,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "eval_every": (int, "rounds between evaluations"),
     "objective": (bool, "whether evaluations compute the loss on all training data"),
     "drift": (bool, "record the drift diversity of every layer at evaluations"),
+    "per_client": (bool, "record the metrics of every client on its own test data"),
+    "personal_steps": (int, "local steps before clients are tested again, as personalised models"),
     "config": (Path, "TOML file with settings; flags take precedence"),
     "checkpoint_every": (
         int,
@@ -336,6 +339,13 @@ def execution(s: dict[str, Any]) -> dict[str, Any]:
     return {"memories": s["memories"], "precision": s["precision"], "compile": words[compile]}
 
 
+def per_client(s: dict[str, Any]) -> PerClient | None:
+    """What to record of single clients."""
+    from fairlead.task.per_client import PerClient
+
+    return PerClient(s["personal_steps"]) if s["per_client"] or s["personal_steps"] else None
+
+
 def local(s: dict[str, Any]) -> dict[str, Any]:
     """The settings of `train` that a run and a comparison share."""
     from fairlead.engine.simulate import Simulate
@@ -348,5 +358,5 @@ def local(s: dict[str, Any]) -> dict[str, Any]:
         "weighting": s["weighting"], "dropout": s["dropout"],
         "engine": engine if plain else Simulate(engine, **how),
         "eval_every": s["eval_every"], "objective": s["objective"],
-        "drift": s["drift"],
+        "drift": s["drift"], "per_client": per_client(s),
     }  # fmt: skip

@@ -27,6 +27,7 @@ SET = ("task", "method", "rounds")
 EXAMPLES: dict[str, Any] = {
     "split_value": 0.1, "data": "data", "clients": 20, "cohort": 5, "steps": 10, "epochs": 2, "lr": 0.1,
     "schedule": "cosine", "server_lr": 1.0, "compressor": "qsgd:4", "momentum": 0.9, "momentum_reset": False,
+    "local": "adam:clip=1", "aggregate": "median",
     "beta": 0.2, "alpha": 0.1, "damping": 0.9, "first_batch": 256, "gamma": 1.0, "layers": "-3",
     "set": "a=0.3", "server": "momentum", "mu": 0.1, "option": "II", "warm_start": True,
     "target": "accuracy=0.9", "valid": 0.2, "workers": "auto", "dtype": "float64", "task_set": "l2=0.01",

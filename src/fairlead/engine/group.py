@@ -35,6 +35,10 @@ class Group:
         """What any of the processes asks for."""
         return list(asked)
 
+    def part(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some clients that this process evaluates."""
+        return ids
+
     def check_alike(self, x: Tensor) -> None:
         """Refuse to go on where the processes have different models."""
 

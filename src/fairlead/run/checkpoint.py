@@ -147,6 +147,8 @@ class Keeper:
         self.since, self.written, self.failed = time.monotonic(), -1, False
         self.together = 1
         """How many runs are trained as one, this one included."""
+        self.more: Tensors = {}
+        """What else to write: what callbacks keep."""
         if fresh and listed(self.folder):
             raise FairleadError(
                 f"{self.folder} holds checkpoints of an earlier run: continue it with resume, or use "
@@ -200,6 +202,7 @@ class Keeper:
         if round == self.written:
             return self._path(round)
         tensors, meta = _collected(round, state, session, history, seconds)
+        tensors |= self.more
         meta |= {"config": self.config, "stopped": stopped, "together": self.together}
         path = self._path(round)
         if self.ranks is None:
@@ -215,12 +218,7 @@ class Keeper:
         return path
 
     def _write_parts(
-        self,
-        ranks: Ranks,
-        path: Path,
-        round: int,
-        tensors: Tensors,
-        meta: dict[str, Any],
+        self, ranks: Ranks, path: Path, round: int, tensors: Tensors, meta: dict[str, Any]
     ) -> None:
         """Write this rank's rows; once all ranks have, rank 0 writes the rest with their digests."""
         rows = {name: t for name, t in tensors.items() if name.startswith(ROWS)}

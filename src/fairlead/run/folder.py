@@ -3,6 +3,7 @@
 run.json            method, task, split, settings, versions
 history.sqlite      one row per evaluation, written right away (see `fairlead.run.history_file`)
 checkpoints/        what is needed to resume (see `fairlead.run.checkpoint`)
+clients.npz         the metrics of every client at the last evaluation, if they are recorded
 track/              event files and ids of trackers (see `fairlead.track`)
 lock                held by the writing process
 """
@@ -13,18 +14,22 @@ import contextlib
 import json
 import os
 import shutil
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from numpy.typing import NDArray
 
 from fairlead.errors import FairleadError
 from fairlead.run.callbacks import Callback
+from fairlead.run.client_file import CLIENTS, read_clients, write_clients
 from fairlead.run.history import History
 from fairlead.run.history_file import HistoryFile, read_history, read_parts
+from fairlead.run.lock import is_locked, locked
+from fairlead.task.per_client import ClientMetrics
 
 FORMAT = 1
 ABOUT, HISTORY, CHECKPOINTS, LOCK = "run.json", "history.sqlite", "checkpoints", "lock"
@@ -36,7 +41,16 @@ WRITTEN = (
     *(f"{name}.{kind}" for name in ("run", "split") for kind in ("png", "pdf", "svg")),
 )
 """Files that `fairlead run` adds."""
-FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part", *WRITTEN)
+FILES = (
+    CLIENTS,
+    f"{CLIENTS}.part",
+    HISTORY,
+    f"{HISTORY}-wal",
+    f"{HISTORY}-shm",
+    ABOUT,
+    f"{ABOUT}.part",
+    *WRITTEN,
+)
 
 
 class Recorder(Callback):
@@ -110,6 +124,9 @@ class Recorder(Callback):
         """Let others write to the folder."""
         self._lock.close()
 
+    def clients(self, found: ClientMetrics) -> None:
+        write_clients(self.folder, found)
+
     def row(self, row: Mapping[str, float]) -> None:
         if self.file is not None:
             self.file.append(row)
@@ -165,6 +182,11 @@ class StoredRun:
         better: dict[str, Any] = {n: way for n, way in given.items() if way in ("lower", "higher")}
         return History(read_history(self.folder / HISTORY).rows, better)
 
+    @property
+    def clients(self) -> dict[str, NDArray[Any]]:
+        """Test samples and metrics of every client at the last evaluation; empty if they are not recorded."""
+        return read_clients(self.folder)
+
     @cached_property
     def parts(self) -> list[dict[str, Any]]:
         """The parts of the run: when it was started and resumed, and why each part ended."""
@@ -180,7 +202,7 @@ class StoredRun:
     @property
     def busy(self) -> bool:
         """Whether a process is writing to it."""
-        return _is_locked(self.folder / LOCK)
+        return is_locked(self.folder / LOCK)
 
     @property
     def size(self) -> int:
@@ -350,34 +372,3 @@ def write_json(path: Path, value: Any) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FairleadError(f"cannot write {path}: {error.strerror}") from error
-
-
-def locked(path: Path) -> IO[str]:
-    """The open lock file, held until it is closed or the process ends."""
-    file = path.open("a", encoding="utf-8")
-    for _ in range(20):  # a reader may hold it briefly
-        if _hold(file):
-            return file
-        time.sleep(0.05)
-    file.close()
-    raise FairleadError(f"another process is writing to {path.parent}: wait for it, or stop it")
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return not _hold(file, shared=True)  # so that readers are not mistaken for a writer
-    except OSError:
-        return False
-
-
-def _hold(file: IO[str], shared: bool = False) -> bool:
-    if os.name != "posix":  # no locking elsewhere
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

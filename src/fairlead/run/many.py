@@ -21,7 +21,7 @@ from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
 from fairlead.progress import Progress
 from fairlead.run.alone import alone
-from fairlead.run.callbacks import Callback
+from fairlead.run.callbacks import AnyCallback
 from fairlead.run.folder import Recorder
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Loop
@@ -38,7 +38,7 @@ def train_many(
     rounds: int,
     engine: Mode | Simulate = "auto",
     progress: bool | Progress | None = None,
-    callbacks: Callable[[int], Sequence[Callback]] | None = None,
+    callbacks: Callable[[int], Sequence[AnyCallback]] | None = None,
     outs: Sequence[str | Path | Recorder | None] | None = None,
     resume: Literal["auto"] | None = None,
     together: bool | None = None,

@@ -31,6 +31,7 @@ from fairlead.run.folder import (
     StoredRun,
     write_json,
 )
+from fairlead.run.lock import locked
 from fairlead.run.same import check_same
 from fairlead.version import __version__
 
@@ -80,7 +81,7 @@ class ComparisonFolder:
         now = json.loads(json.dumps(about, default=str))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = runs.locked(self.folder / LOCK)
+            lock = locked(self.folder / LOCK)
         except OSError as error:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
         with lock:

@@ -15,6 +15,7 @@ from torch.func import vmap
 from fairlead.data import tables
 from fairlead.data.checks import as_tensor
 from fairlead.data.held_out import held_out
+from fairlead.data.own_test import of_held_out
 from fairlead.data.splits import Split, by_id
 from fairlead.errors import FairleadError
 from fairlead.task.losses import value
@@ -149,8 +150,9 @@ def from_arrays(
     if hold_out:
         if "test" in settings:
             raise FairleadError("test and hold_out are both given: keep one")
-        split, taken = held_out(split, hold_out, seed)
-        rows = torch.from_numpy(taken)
+        whole = split
+        split, taken = held_out(whole, hold_out, seed)
+        rows, settings["test_clients"] = torch.from_numpy(taken), of_held_out(whole, taken)
         settings["test"] = (as_tensor(inputs[rows]), target[rows])
     elif settings.get("test") is not None:
         x_test, y_test = settings["test"]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairlead.data import sources
 from fairlead.data.images import Images
+from fairlead.data.own_test import by_group
 from fairlead.data.splits import SPLITS, Split, by_id
 from fairlead.data.text import dialects
 from fairlead.errors import FairleadError, unknown
@@ -48,6 +49,13 @@ def split_by_name(
     number = SPLIT_VALUES[name] if value is None else value
     chosen = _integer(name, number) if name == "shards" else number
     return SPLITS[name](labels, clients, chosen, seed)
+
+
+def own_test(name: str, split: Split, data: sources.Dataset) -> Split | None:
+    """The clients' own test samples, if they are the data's own clients."""
+    if name != "by-id" or data.groups is None or data.groups_test is None:
+        return None
+    return by_group(split, data.groups.numpy(), data.groups_test.numpy())
 
 
 def _integer(name: str, value: float) -> int:
@@ -125,7 +133,8 @@ def images(
     owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
     return Task(
         image_model(model, tuple(found.x.shape[1:]), found.classes), "cross_entropy",
-        (found.x, found.y), owners, test=(found.x_test, found.y_test), l2=l2, valid=valid,
+        (found.x, found.y), owners, test=(found.x_test, found.y_test),
+        test_clients=own_test(split, owners, found), l2=l2, valid=valid,
         transform=Images.of(found.x, flip, crop), dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
 
@@ -191,7 +200,8 @@ def text(
     }
     return Task(
         _one_of(makers, model), "cross_entropy", (found.x, found.y), owners,
-        test=(found.x_test, found.y_test), valid=valid, dtype=dtype, device=device, name=found.name,
+        test=(found.x_test, found.y_test), test_clients=own_test(split, owners, found), valid=valid,
+        dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
 
 
@@ -259,6 +269,7 @@ def _linear(
     torch.nn.init.zeros_(model.weight)
     return Task(
         model, "logistic", (x, data.y), owners, test=(x_test, data.y_test),
+        test_clients=own_test(split, owners, data),
         l2=l2, valid=valid, dtype=dtype, device=device, name=data.name,
     )  # fmt: skip
 

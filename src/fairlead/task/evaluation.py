@@ -65,7 +65,7 @@ def recorded(task: Any, weighting: str | Sequence[float], objective: bool) -> li
 
 def names_on_test(task: Any) -> list[str]:
     """The names of what is measured on test data."""
-    judge = _judge(task)
+    judge = judge_of(task)
     return ["test_loss", *judge.metrics] if judge.test is not None else []
 
 
@@ -79,14 +79,14 @@ def held_out_names(task: Any) -> list[str]:
 def directions(task: Any) -> dict[str, Better]:
     """Which way is better, for everything that `Task.evaluate` may measure."""
     found: dict[str, Better] = dict(BETTER)
-    for name, metric in {**task.metrics, **_judge(task).metrics}.items():
+    for name, metric in {**task.metrics, **judge_of(task).metrics}.items():
         found[name] = direction(name, metric)
     for name in list(found):
         found[on_valid(name)] = found[name]
     return found
 
 
-def _judge(task: Any) -> Any:
+def judge_of(task: Any) -> Any:
     """The task whose held-out data count: for a saddle task the one that judges its first player."""
     return getattr(task, "judge", None) or task
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fairlead.data.checks import check_labels
+from fairlead.data.images import Transform
 from fairlead.errors import FairleadError
 from fairlead.task.samples import prepared, taken
 
@@ -91,6 +92,36 @@ def has_hooks(module: nn.Module) -> bool:
             "_backward_pre_hooks",
         )
     )
+
+
+class WithTransform(nn.Module):
+    """A trained model that converts its inputs as the task did: for images, bytes to normalised numbers."""
+
+    def __init__(self, transform: Transform, model: nn.Module) -> None:
+        super().__init__()
+        self.transform, self.model = transform, model
+
+    def forward(self, x: Tensor, *more: Tensor) -> Any:
+        dtype = next(self.model.parameters()).dtype
+        return self.model(self.transform(x, dtype), *more)
+
+    def extra_repr(self) -> str:
+        return f"(transform): {self.transform}"
+
+
+def trained_model(
+    task: Any, x: Tensor, buffers: Tensor | None = None, transform: bool = True
+) -> nn.Module:
+    """The task's module with the given weights and buffers, in evaluation mode; with `transform` it takes inputs as
+    they are in the data."""
+    model = copy.deepcopy(task.model)
+    values = task.state_dict(x, buffers)
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            tensor.copy_(values[name])
+    if transform and task.transform is not None:
+        model = WithTransform(task.transform, model)
+    return model.eval()
 
 
 def made(make: Callable[[], nn.Module], seed: int) -> nn.Module:

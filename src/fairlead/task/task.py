@@ -20,6 +20,7 @@ from fairlead.core.domain import Simplex
 from fairlead.data.checks import as_tensor, check_data, check_signs, check_split, whole
 from fairlead.data.held_out import held_out
 from fairlead.data.images import Transform
+from fairlead.data.own_test import check_test_split
 from fairlead.data.splits import Split
 from fairlead.describe import described
 from fairlead.errors import FairleadError, unknown
@@ -51,7 +52,9 @@ class Task:
         `F.mse_loss` (whatever its reduction), or a function (output, target) → (B,).
     data: tensors with one row per sample: the model's input, then the target.
     clients: one index list per client, for example from `fairlead.splits`.
-    test: held-out tensors like `data`.
+    test: held-out tensors like `data`. test_clients: the test samples of every client, one index list each (which
+        may be empty), for `train(per_client=True)`; by default each client is tested on a share of the test
+        data with the labels that it trains on.
     metrics: what to measure on held-out data, by name: `fl.Metric(f, better="lower")` around a function
         (output, target) → (B,), or `fl.Whole(…)` around one that needs all outputs at once; plain functions
         are enough for accuracy and AUC, whose direction is known.
@@ -102,6 +105,7 @@ class Task:
         clients: Split | Sequence[ArrayLike],
         *,
         test: Sequence[Tensor | NDArray[Any]] | None = None,
+        test_clients: Split | Sequence[ArrayLike] | None = None,
         metrics: Mapping[str, AnyMetric] | None = None,
         valid: float | None = None,
         valid_seed: int = 0,
@@ -144,6 +148,7 @@ class Task:
         if self.test is not None:
             check_data("test data", self.test)
         check_split(self.split, len(self.data[0]))
+        self.test_clients = _own_test(test_clients, len(self.split), self.test)
         self.valid: tuple[Tensor, ...] | None = None
         if valid is not None:
             if optimum is not None:
@@ -345,3 +350,16 @@ class Task:
         """f_i(x) of every client, to see which clients are served badly."""
         with torch.no_grad():
             return client_losses(self, x, buffers)
+
+
+def _own_test(
+    given: Split | Sequence[ArrayLike] | None, clients: int, test: tuple[Tensor, ...] | None
+) -> Split | None:
+    """The test samples of every client, checked."""
+    if given is None:
+        return None
+    if test is None:
+        raise FairleadError("test_clients is given without test data: give test as well")
+    split = given if isinstance(given, Split) else Split.of(given)
+    check_test_split(split, clients, len(test[0]))
+    return split

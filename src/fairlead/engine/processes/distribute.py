@@ -163,6 +163,13 @@ class RankGroup(Group):
     def agree(self, *asked: bool) -> list[bool]:
         return [bool(v) for v in self.ranks.most([int(a) for a in asked])]
 
+    def part(self, ids: Ids) -> Ids:
+        if self.spread is None:  # the others have ended
+            return ids
+        if self.sharded:
+            return ids[self.owner[ids] == self.ranks.rank]
+        return ids[self.ranks.rank :: self.ranks.size]
+
     def check_alike(self, x: Tensor) -> None:
         width = torch.int32 if x.element_size() == 4 else torch.int64
         bits = x.detach().contiguous().view(width).to(torch.int64)
