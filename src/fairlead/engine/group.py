@@ -53,6 +53,10 @@ class Group:
         """Put the rows of this process's clients back."""
         store.load(rows)
 
+    def part(self, store: ClientStore[Any]) -> NDArray[np.int64]:
+        """The clients whose rows this process writes into a checkpoint."""
+        return store.touched
+
     def wrote(self, ids: NDArray[np.int64]) -> None:
         """Note that these clients have a state now."""
 
