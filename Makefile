@@ -38,6 +38,9 @@ bench: setup
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/processes.py
 
+speed: setup  # docs/speed.md, from the measurements in benchmarks/results
+	$(BIN)/python benchmarks/page.py
+
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site

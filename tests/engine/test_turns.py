@@ -33,9 +33,8 @@ def wide(dropout: float = 0.0, normed: bool = False) -> fl.Task:
     x = torch.randn(168, 1200, generator=torch.Generator().manual_seed(0))
     more = [torch.nn.Dropout(dropout)] if dropout else []
     more += [torch.nn.BatchNorm1d(28)] if normed else []
-    net = torch.nn.Sequential(
-        torch.nn.Linear(1200, 28), *more, torch.nn.Tanh(), torch.nn.Linear(28, 3)
-    )
+    first = [torch.nn.Flatten(), torch.nn.Linear(1200, 28), *more]
+    net = torch.nn.Sequential(*first, torch.nn.Tanh(), torch.nn.Linear(28, 3))
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(torch.linspace(-0.03, 0.02, p.numel()).reshape(p.shape))
