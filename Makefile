@@ -6,7 +6,7 @@ OUT ?= out
 BENCH ?=
 DEMO ?=
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint bench speed docs clean
 
 setup: $(VENV)/ready
 
