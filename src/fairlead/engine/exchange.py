@@ -197,7 +197,7 @@ def commit(at: RoundCohort, answer: Answer, down: int, broadcast: Mapping[str, B
         answer.gradients,
         up_later=[(places[some], bits) for some, bits in answer.up_later],
         extra_later=_lasting_bits(at, broadcast),
-        partial=(up, answer.nominal) if session.group.several else None,
+        partial=None if session.group.total is None else (up, answer.nominal),
     )
     session.group.wrote(at.ids)
     at.exchange += 1

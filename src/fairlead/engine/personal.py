@@ -49,7 +49,7 @@ def client_metrics(session: Session, x: Tensor, setting: PerClient, task: Task) 
 def _personal(session: Session, x: Tensor, setting: PerClient, task: Task) -> Tensor:
     """Sums over the test samples of this process's clients, each with its own model: (measures, clients)."""
     sizes = split_of_test(task).sizes
-    ids = session.group.part(np.flatnonzero(sizes))
+    ids = session.group.evaluates(np.flatnonzero(sizes))
     ids = ids[np.argsort(-sizes[ids], kind="stable")]  # clients of similar size are tested together
     steps = _Steps(session, setting, task)
     total = x.new_zeros(len(per_sample(task)), task.clients)

@@ -56,7 +56,7 @@ class RoundView:
 
     def client_states(self, clients: ArrayLike | None = None) -> Any:
         """What the given clients (by default all) keep: a record with one row per client; None if the method
-        keeps nothing. Reading changes nothing; with several processes, each sees only its own clients."""
+        keeps nothing. Reading changes nothing; of several ranks, each sees only its own clients."""
         return client_states(self.session, clients)
 
     @property

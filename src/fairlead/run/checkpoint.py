@@ -358,10 +358,13 @@ def _collected(
     table = [[row.get(name, 0.0) for name in columns] for row in history.rows]
     given = [[name in row for name in columns] for row in history.rows]
     tensors: Tensors = {f"state/{name}": t for name, t in state.tensors().items()}
-    if session.states.store is not None:
-        tensors |= {f"store/{name}": t for name, t in session.states.store.pieces().items()}
+    store, part = session.states.store, session.group.part
+    if store is not None:
+        rows = store.pieces(part(store))
+        tensors |= {f"store/{name}": t for name, t in rows.items()}
     for field, left in session.residuals.stores.items():
-        tensors |= {f"residuals/{field}/{name}": t for name, t in left.pieces().items()}
+        rows = left.pieces(part(left))
+        tensors |= {f"residuals/{field}/{name}": t for name, t in rows.items()}
     tensors |= {f"ledger/{name}": t for name, t in ledger_tensors(session.accounts.ledger).items()}
     tensors |= {f"places/{name}": t for name, t in session.group.saved().items()}
     tensors |= {f"versions/{name}": t for name, t in session.versions.export().items()}

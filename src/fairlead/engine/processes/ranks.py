@@ -9,7 +9,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -75,6 +75,22 @@ class Ranks(ABC):
     def wait(self) -> None:
         """Wait until all processes get here."""
         self.most([0])
+
+
+class SharingRanks(Ranks):
+    """Processes that share memory, so that any of them can serve any client."""
+
+    @abstractmethod
+    def take(self, turn: int) -> int:
+        """The next number of a turn, from `size` on, which no other process gets."""
+
+    @abstractmethod
+    def sum_in_order(self, mine: Mapping[int, Tensor], count: int) -> Tensor:
+        """The sum of `count` vectors in the order of their numbers; each process has one or more."""
+
+    @abstractmethod
+    def shared_file(self, make: Callable[[], int]) -> int:
+        """A file that the first process makes, open in every process."""
 
 
 class TorchRanks(Ranks):
