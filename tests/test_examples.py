@@ -41,3 +41,27 @@ def test_own_method_runs_everywhere(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     example["main"]()
     assert (tmp_path / "sticky.png").exists()
+
+
+def test_fine_tuning_trains_and_sends_only_what_is_not_frozen() -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "fine_tuning.py"))
+    tasks = {name: task.to(dtype=torch.float64) for name, task in example["tasks"]().items()}
+    head, rank, width = 128 * 5 + 5, 4, 128
+    body = 64 * width + width + width * width + width
+    assert tasks["all"].dim == body + head
+    assert tasks["frozen"].dim == head
+    assert tasks["LoRA"].dim == rank * (64 + width) + rank * (width + width) + head
+    method = fl.FedAvg(lr=0.1)
+    settings = {"rounds": 2, "cohort": 3, "batch_size": 16, "steps": 2}
+    for task in tasks.values():
+        run = fl.train(task, method, engine="vmap", **settings)
+        other = fl.train(task, method, engine="loop", **settings)
+        torch.testing.assert_close(run.x, other.x, rtol=0, atol=1e-12)
+        assert run.ledger.up == 2 * 3 * task.dim * 64  # bits of float64
+        before = dict(task.model.named_parameters())
+        for name, value in run.model().named_parameters():
+            assert torch.equal(value, before[name]) != value.requires_grad, name
+    lora = fl.train(tasks["LoRA"], method, **settings).model()[1]
+    x = torch.randn(3, 64, dtype=torch.float64)
+    merged = lora.layer.weight + lora.b @ lora.a
+    torch.testing.assert_close(lora(x), x @ merged.T + lora.layer.bias)

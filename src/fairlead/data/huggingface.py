@@ -70,8 +70,12 @@ def _column(dataset: Any, table: Any, name: str, padding: int) -> tuple[Any, Any
             f"the column '{name}' holds text: give a tokenizer, a function from text to a list of token numbers"
         )
     whole, mask = stacked(list(table[name]), 0 if name == MASK else padding)
-    image = type(dataset.features[name]).__name__ == "Image"
-    return (channels_first(whole) if image else whole), mask
+    feature = dataset.features[name]
+    if (
+        getattr(feature, "dtype", "") == "uint8" and whole.ndim > 2
+    ):  # numpy's format makes them int64
+        whole = np.asarray(whole).astype(np.uint8)
+    return channels_first(whole), mask
 
 
 def _tokens(rows: Sequence[Any], padding: int) -> Any:

@@ -170,6 +170,8 @@ def _refuse_what_vmap_cannot(p: Problem, form: Form) -> None:
 
 
 def _sentence(error: RuntimeError) -> str:
+    if "data-dependent control flow" in str(error):
+        return "its Python code looks at the values of tensors"
     return str(error).split(". ")[0].split("\n")[0].rstrip(".")
 
 

@@ -35,11 +35,8 @@ def _check_block(task: Any, data: tuple[Tensor, ...], classes_on: int | None) ->
         losses = losses_of(task, output, block)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         shapes = " and ".join(str(tuple(t.shape)) for t in block)
-        hint = ""
-        if block[0].dtype == torch.uint8 and task.transform is None:
-            hint = "; for uint8 images give transform=fl.Images.of(x)"
         raise FairleadError(
-            f"the model and the loss do not fit samples of shapes {shapes}: {error}{hint}"
+            f"the model and the loss do not fit samples of shapes {shapes}: {error}{_hint(task, block, error)}"
         ) from error
     if losses.shape != (len(block[0]),):
         raise FairleadError(
@@ -47,6 +44,16 @@ def _check_block(task: Any, data: tuple[Tensor, ...], classes_on: int | None) ->
             'return one value per sample, for example with reduction="none"'
         )
     return block
+
+
+def _hint(task: Any, block: tuple[Tensor, ...], error: Exception) -> str:
+    """What to do about a misfit, if it is a common one."""
+    if block[0].dtype == torch.uint8 and task.transform is None:
+        return "; for uint8 images give transform=fl.Images.of(x)"
+    several = task.arrangement.count > 1 and isinstance(error, TypeError)
+    if several and block[0].shape == block[1].shape and not block[1].is_floating_point():
+        return "; padded lists come with a mask, so the model must take (tokens, mask)"
+    return ""
 
 
 def _draws(task: Any, block: tuple[Tensor, ...]) -> bool:
