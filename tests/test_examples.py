@@ -4,28 +4,61 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import uneven
+from typer.testing import CliRunner
 
 import fairlead as fl
+from fairlead.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPTIONAL = ("transformers", "peft")
+"""Packages that take long to import; snippets with them are slow tests, where they are installed."""
+
+
+def _blocks(page: Path) -> list[tuple[str, str]]:
+    """The programs of a page, and the commands after each of them (in ```sh)."""
+    text = page.read_text(encoding="utf-8")
+    found: list[tuple[str, str]] = []
+    for kind, code in re.findall(r"```(python|sh)\n(.*?)```", text, re.S):
+        if kind == "python":
+            found.append((code, ""))
+        else:
+            found[-1] = found[-1][0], found[-1][1] + code
+    return found
+
+
+def _needed(code: str) -> list[str]:
+    return [name for name in OPTIONAL if re.search(rf"^import {name}$", code, re.M)]
+
+
 SNIPPETS = [
-    pytest.param(code, id=f"{page.name}-{k}")
+    pytest.param(
+        *block, id=f"{page.name}-{k}", marks=[pytest.mark.slow] if _needed(block[0]) else []
+    )
     for page in PAGES
-    for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+    for k, block in enumerate(_blocks(page))
 ]
 
 
-@pytest.mark.parametrize("code", SNIPPETS)
-def test_snippets_run(code: str, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(("code", "commands"), SNIPPETS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:(transformers|peft)")
+def test_snippets_run(code: str, commands: str, tmp_path, monkeypatch) -> None:
+    for name in _needed(code):
+        pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "snippet.py").write_text(code, encoding="utf-8")
     runpy.run_path("snippet.py")
+    for line in commands.strip().splitlines():
+        program, *words = shlex.split(line)
+        assert program == "fairlead"
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
 
 
 def test_own_method_runs_everywhere(tmp_path, monkeypatch) -> None:
