@@ -299,6 +299,8 @@ class Task:
         data = [str(t.shape) if self.mapped else t for t in self.data]
         fixed = {"dim": self.dim, "l2": self.l2, "noise": self.noise, "dtype": str(self.dtype)}
         made = {"split": [self.split.order, self.split.offsets], "transform": self.transform}
+        if self.arrangement.count > 1 and not self.arrangement.spread:
+            made["arrangement"] = self.arrangement
         return described({**fixed, "data": data, "layers": self.layers, **made})
 
     def cast(self, t: Tensor) -> Tensor:
