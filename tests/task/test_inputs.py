@@ -160,6 +160,24 @@ def test_data_on_the_host_agree(expected: dict[str, fl.Run]) -> None:
     _same(fl.train(_named(keep="host"), METHOD, engine="vmap", **SETTINGS), expected["named"])
 
 
+def test_runs_trained_together_agree() -> None:
+    task, runs = _nested(), [(METHOD, 0), (METHOD, 1)]
+    settings = {**SETTINGS, "cohort": None}
+    del settings["seed"]
+    many = fl.train_many(task, runs, together=True, engine="vmap", **settings)
+    for (method, seed), run in zip(runs, many, strict=True):
+        _same(run, fl.train(task, method, seed=seed, engine="debug", **settings))
+
+
+def test_validation_data_have_all_inputs() -> None:
+    task = _named(valid=0.2)
+    assert task.valid is not None
+    assert len(task.valid) == 3
+    found = fl.train(task, METHOD, **SETTINGS).history
+    assert 0 < found.last("valid_loss") < 10
+    assert 0 <= found.last("valid_accuracy") <= 1
+
+
 def test_a_step_is_the_one_computed_by_hand() -> None:
     task, d = _named(l2=0.0), _data()
     model = Text().double()

@@ -98,8 +98,12 @@ def test_datasets_of_strings_are_coded_by_the_constructor() -> None:
     assert task.label_names == ["no", "yes"]
     assert torch.equal(task.data[1], Y)
     assert torch.equal(task.test[1], Y)
-    with pytest.raises(fl.FairleadError, match="no array of numbers"):
+    with pytest.raises(
+        fl.FairleadError, match=r"the data hold strings: encode labels with Task\.from"
+    ):
         fl.Task(fl.models.mlp(4, 2), "cross_entropy", words, OWNERS)
+    with pytest.raises(fl.FairleadError, match="a list that is no array of numbers"):
+        fl.Task(fl.models.mlp(4, 2), "cross_entropy", ([{}], Y), OWNERS)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +204,9 @@ def test_huggingface_with_a_split_of_ones_own_and_a_test_part() -> None:
         table, inputs="pixels", target="label", clients=split, test=table.select(range(20))
     )
     torch.testing.assert_close(_x(task), _x(apart), rtol=0, atol=0)
+    direct = fl.Task(fl.models.softmax_regression(4, 2), "cross_entropy", both, split)
+    torch.testing.assert_close(_x(direct), _x(task), rtol=0, atol=0)
+    torch.testing.assert_close(direct.test[0], X[:20])
     with pytest.raises(fl.FairleadError, match="no part 'train', only other"):
         fl.Task.from_huggingface(
             datasets.DatasetDict(other=table), inputs="pixels", target="label", clients=split

@@ -39,6 +39,7 @@ def is_dataset(given: Any) -> bool:
 def arrays_of(data: Any, test: Any, clients: Any, transform: Any) -> tuple[Any, Any, Split, Any]:
     """What a task is made of: the training data and test data as tuples (inputs, *targets), the split, and how the first
     input becomes numbers. Datasets are read, and their images normalised; images may be grey without a channel axis."""
+    data, test = parts(data, test)
     if is_dataset(data) or are_datasets(data):
         data, own = read(data)
         clients, transform = one_split(clients, own), transform or normalised(data[0])
@@ -58,6 +59,17 @@ def arrays_of(data: Any, test: Any, clients: Any, transform: Any) -> tuple[Any, 
     return data, test, split, transform
 
 
+def parts(dataset: Any, test: Any) -> tuple[Any, Any]:
+    """The training and test part: those of a DatasetDict, or the datasets as given."""
+    if not isinstance(dataset, Mapping) or not all(map(is_dataset, dataset.values())):
+        return dataset, test
+    if "train" not in dataset:
+        raise FairleadError(
+            f"the DatasetDict has no part 'train', only {', '.join(dataset)}: give one part, and test=… another"
+        )
+    return dataset["train"], dataset.get("test") if test is None else test
+
+
 def one_split(clients: Any, own: Split | None) -> Any:
     """The split that was given, or that of a list of datasets."""
     if clients is not None and own is not None:
@@ -72,8 +84,8 @@ def read(data: Any) -> tuple[tuple[Any, ...], Split | None]:
     >>> read(TensorDataset(torch.ones(2, 3), torch.tensor([0, 1])))[0][1]
     tensor([0, 1])
     """
-    parts = [data] if is_dataset(data) else list(data)
-    sizes = [_length(part) for part in parts]
+    sets = [data] if is_dataset(data) else list(data)
+    sizes = [_length(part) for part in sets]
     if not all(sizes):
         raise FairleadError(
             "the dataset is empty"
@@ -82,10 +94,10 @@ def read(data: Any) -> tuple[tuple[Any, ...], Split | None]:
         )
     ends = np.cumsum(sizes)
     split = None if is_dataset(data) else Split(np.arange(ends[-1]), np.array([0, *ends]))
-    if all(isinstance(part, TensorDataset) and len(part.tensors) > 1 for part in parts):
-        columns = zip(*(part.tensors for part in parts), strict=True)
+    if all(isinstance(part, TensorDataset) and len(part.tensors) > 1 for part in sets):
+        columns = zip(*(part.tensors for part in sets), strict=True)
         return tuple(c[0] if len(c) == 1 else torch.cat(c) for c in columns), split
-    return arranged([sample for part in parts for sample in samples(part)]), split
+    return arranged([sample for part in sets for sample in samples(part)]), split
 
 
 def are_datasets(given: Any) -> bool:

@@ -15,17 +15,6 @@ Tokenizer = Callable[..., Any]
 """Text, or several texts, to token numbers: a list, or a dict of lists as tokenizers of `transformers` return it."""
 
 
-def parts(dataset: Any, test: Any) -> tuple[Any, Any]:
-    """The training and test part: those of a DatasetDict, or the datasets as given."""
-    if not isinstance(dataset, Mapping):
-        return dataset, test
-    if "train" not in dataset:
-        raise FairleadError(
-            f"the DatasetDict has no part 'train', only {', '.join(dataset)}: give one part, and test=… another"
-        )
-    return dataset["train"], dataset.get("test") if test is None else test
-
-
 def columns(
     dataset: Any,
     inputs: str | Sequence[str],

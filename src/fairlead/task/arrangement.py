@@ -121,6 +121,11 @@ def _tensor(given: Any) -> Tensor:
         raise FairleadError(
             "the data hold a list of tensors: give several inputs as a tuple or dict, and samples as one stacked tensor"
         )
+    if getattr(getattr(given, "dtype", None), "kind", "") in ("U", "S"):
+        raise FairleadError(
+            "the data hold strings: encode labels with Task.from_torch_dataset or Task.from_arrays, and text with the "
+            "tokenizer of Task.from_huggingface"
+        )
     try:
         return as_tensor(given if isinstance(given, Tensor) else np.asarray(given))
     except (TypeError, ValueError) as error:

@@ -215,7 +215,7 @@ def from_huggingface(
 
     The other settings are those of `from_arrays`; `test` may be a dataset.
     """
-    train, test = huggingface.parts(dataset, settings.pop("test", None))
+    train, test = datasets.parts(dataset, settings.pop("test", None))
     more = [] if client is None else [client]
     x, y, *ids = huggingface.columns(train, inputs, target, more, tokenizer, padding)
     if datasets.is_dataset(test):
