@@ -73,9 +73,10 @@ def _short(value: Any) -> Any:
 
 def class_labels(task: Task) -> NDArray[Any] | None:
     """The labels to describe a split by, if they are few."""
-    if len(task.data) < 2 or task.data[1].dim() != 1:
+    targets = task.data[task.arrangement.count :] or task.data[1:]
+    if not targets or targets[0].dim() != 1:
         return None
-    labels = task.data[1].cpu().numpy()
+    labels = targets[0].cpu().numpy()
     return labels if len(np.unique(labels)) <= 100 else None
 
 

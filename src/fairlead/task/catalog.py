@@ -11,44 +11,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fairlead.data import sources
 from fairlead.data.images import Images
 from fairlead.data.own_test import by_group
-from fairlead.data.splits import SPLITS, Split, by_id
+from fairlead.data.splits import Split
 from fairlead.data.text import dialects
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import models, problems
+from fairlead.task.names import mlp_widths, split_by_name
+from fairlead.task.own_table import csv
 from fairlead.task.task import Task
 
 Model: TypeAlias = torch.nn.Module | models.Maker
 """A user's own model."""
-
-
-def split_by_name(
-    name: str,
-    labels: Any,
-    clients: int,
-    value: float | None,
-    seed: int,
-    groups: Tensor | None = None,
-) -> Split:
-    """A split from its name and its value (percent, alpha, shards per client, or for by-id the minimum
-    number of samples per client)."""
-    if name == "by-id":
-        if groups is None:
-            raise FairleadError("the data do not have clients of their own: use another split")
-        return by_id(groups.numpy(), 1 if value is None else _integer(name, value))
-    if name not in SPLITS:
-        raise unknown("split", name, [*SPLITS, "by-id"])
-    if name == "iid":
-        if value is not None:
-            raise FairleadError("the iid split has no value: leave out --split-value")
-        return SPLITS["iid"](labels, clients, seed)
-    number = SPLIT_VALUES[name] if value is None else value
-    chosen = _integer(name, number) if name == "shards" else number
-    return SPLITS[name](labels, clients, chosen, seed)
 
 
 def own_test(name: str, split: Split, data: sources.Dataset) -> Split | None:
@@ -56,18 +32,6 @@ def own_test(name: str, split: Split, data: sources.Dataset) -> Split | None:
     if name != "by-id" or data.groups is None or data.groups_test is None:
         return None
     return by_group(split, data.groups.numpy(), data.groups_test.numpy())
-
-
-def _integer(name: str, value: float) -> int:
-    if not (math.isfinite(value) and value == int(value)):
-        raise FairleadError(f"the split {name} needs an integer, not {value}")
-    return int(value)
-
-
-SPLIT_VALUES = {
-    "similarity": 0.0, "dirichlet": 0.1, "dirichlet-balanced": 0.1, "dirichlet-sliced": 0.1,
-    "shards": 2, "quantity": 0.5,
-}  # fmt: skip
 
 
 def digits(
@@ -137,21 +101,6 @@ def images(
         test_clients=own_test(split, owners, found), l2=l2, valid=valid,
         transform=Images.of(found.x, flip, crop), dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
-
-
-def mlp_widths(name: str) -> list[int] | None:
-    """The widths of hidden layers in mlp:600x600; None for other names.
-
-    >>> mlp_widths("mlp:600x300")
-    [600, 300]
-    """
-    kind, colon, text = name.partition(":")
-    if kind != "mlp" or not colon:
-        return None
-    widths = text.split("x")
-    if not all(w.isdecimal() and int(w) > 0 for w in widths):
-        raise FairleadError(f"model is '{name}': write the widths of hidden layers as mlp:600x600")
-    return [int(w) for w in widths]
 
 
 def image_model(name: str | Model, shape: tuple[int, ...], classes: int) -> Model:
@@ -286,6 +235,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "robust-regression": robust_regression,
     "auc": auc,
     "agnostic": agnostic,
+    "csv": csv,
 }
 
 TASKS |= {
@@ -298,7 +248,7 @@ TASKS |= {
     "shakespeare": _named(text, "shakespeare", sources.SOURCES["shakespeare"].what),
 }
 
-SPLIT_TASKS = {"digits", "auc", "agnostic", "robust-regression", "dialects", "shakespeare"}
+SPLIT_TASKS = {"csv", "digits", "auc", "agnostic", "robust-regression", "dialects", "shakespeare"}
 SPLIT_TASKS |= {name for name in TASKS if name in sources.SOURCES}
 """Tasks whose data are split across clients."""
 
@@ -335,6 +285,8 @@ def task_defaults(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """The default settings of a comparison on a task."""
     if name == "digits":
         return {"target": "accuracy=0.95"}
+    if name == "csv":
+        return {"split": "by-id" if "client" in own else "iid"}
     if name in ("dialects", "shakespeare"):
         return {"split": "by-id", "model": "gru", "grid": "3,1,0.3", "batch_size": 32}
     if name == "femnist":

@@ -8,39 +8,36 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fairlead.data.checks import check_labels
 from fairlead.data.images import Transform
 from fairlead.errors import FairleadError
-from fairlead.task.samples import prepared, taken
+from fairlead.task.losses import logits
+from fairlead.task.samples import losses_of, output_of, prepared, taken
 
 
-def check_model(task: Any, labels: bool) -> None:
+def check_model(task: Any, classes_on: int | None) -> None:
     """One forward pass on two samples of the data, and of the test data, so that a mismatch shows
-    before training."""
+    before training. classes_on: the axis of the output that the labels number, if they are classes."""
     for data in (task.data, task.test):
         if data is not None:
-            block = _check_block(task, data, labels)
+            block = _check_block(task, data, classes_on)
             task.draws_masks = task.draws_masks or _draws(task, block)
 
 
-def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> tuple[Tensor, ...]:
+def _check_block(task: Any, data: tuple[Tensor, ...], classes_on: int | None) -> tuple[Tensor, ...]:
     block = taken(task, data, torch.arange(min(2, len(data[0]))))
     x, _ = task.start(0)
     try:
         block = prepared(task, block)
-        output = functional_call(task.evaluation_model, task.state_dict(x), block[: task.inputs])
-        if labels and not data[-1].is_floating_point():
-            check_labels(data[-1], output.shape[1])
-        losses = task.loss(output, *block[task.inputs :])
+        output = output_of(task, task.evaluation_model, task.state_dict(x), block)
+        if classes_on is not None and not data[-1].is_floating_point():
+            check_labels(data[-1], logits(output).shape[classes_on])
+        losses = losses_of(task, output, block)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         shapes = " and ".join(str(tuple(t.shape)) for t in block)
-        hint = ""
-        if block[0].dtype == torch.uint8 and task.transform is None:
-            hint = "; for uint8 images give transform=fl.Images.of(x)"
         raise FairleadError(
-            f"the model and the loss do not fit samples of shapes {shapes}: {error}{hint}"
+            f"the model and the loss do not fit samples of shapes {shapes}: {error}{_hint(task, block, error)}"
         ) from error
     if losses.shape != (len(block[0]),):
         raise FairleadError(
@@ -50,6 +47,16 @@ def _check_block(task: Any, data: tuple[Tensor, ...], labels: bool) -> tuple[Ten
     return block
 
 
+def _hint(task: Any, block: tuple[Tensor, ...], error: Exception) -> str:
+    """What to do about a misfit, if it is a common one."""
+    if block[0].dtype == torch.uint8 and task.transform is None:
+        return "; for uint8 images give transform=fl.Images.of(x)"
+    several = task.arrangement.count > 1 and isinstance(error, TypeError)
+    if several and block[0].shape == block[1].shape and not block[1].is_floating_point():
+        return "; padded lists come with a mask, so the model must take (tokens, mask)"
+    return ""
+
+
 def _draws(task: Any, block: tuple[Tensor, ...]) -> bool:
     """Whether the model or the loss draws random numbers while training."""
     cuda = task.device.type == "cuda"
@@ -57,10 +64,8 @@ def _draws(task: Any, block: tuple[Tensor, ...]) -> bool:
     with torch.random.fork_rng(devices=[task.device] if cuda else []), torch.no_grad():
         before = state(task.device) if cuda else state()
         try:
-            output = functional_call(
-                task.model, task.state_dict(task.start(0)[0]), block[: task.inputs]
-            )
-            task.loss(output, *block[task.inputs :])
+            output = output_of(task, task.model, task.state_dict(task.start(0)[0]), block)
+            losses_of(task, output, block)
         except (RuntimeError, ValueError):
             return False  # BatchNorm of a single sample: batches are checked elsewhere
         return not torch.equal(before, state(task.device) if cuda else state())
@@ -74,7 +79,7 @@ def in_evaluation_mode(model: nn.Module) -> nn.Module:
 
 def is_capturable(model: nn.Module) -> bool:
     """Whether a model's operators depend only on shapes."""
-    ours = ("torch.nn.", "fairlead.task.models")
+    ours = ("torch.nn.", "fairlead.task.models", "fairlead.task.recurrent")
     own = all(type(m).__module__.startswith(ours) for m in model.modules())
     random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
     plain = not random and not any(True for _ in model.buffers())

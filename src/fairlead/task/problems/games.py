@@ -19,6 +19,7 @@ from fairlead.task.evaluation import Spread
 from fairlead.task.losses import auc
 from fairlead.task.metrics import Whole
 from fairlead.task.saddle import SaddleTask, Vector
+from fairlead.task.samples import losses_of
 from fairlead.task.solve import saddle_point
 from fairlead.task.task import Task
 from fairlead.theory.bound import Constants
@@ -263,8 +264,8 @@ def auc_maximization(
     judge = _twin(task, {"auc": Whole(auc)})
 
     def play(x: _Scored, y: Vector, *batch: Tensor) -> Tensor:
-        *inputs, label = batch
-        score, (a, b), alpha = x.model(*inputs), x.means.v, y.v[0]
+        label, (arguments, named) = batch[-1], task.arrangement.arguments(batch)
+        score, (a, b), alpha = x.model(*arguments, **named), x.means.v, y.v[0]
         if score.numel() != label.numel():
             raise FairleadError("AUC needs a model with one output, the score")
         score = score.reshape(label.shape)
@@ -319,7 +320,8 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
 
     def play(x: nn.Module, y: Vector, *batch: Tensor) -> Tensor:
         *sample, client = batch
-        losses = task.loss(x(*sample[: task.inputs]), *sample[task.inputs :])
+        arguments, named = task.arrangement.arguments(sample)
+        losses = losses_of(task, x(*arguments, **named), tuple(sample))
         even = penalty * n / 2 * (y.v - 1 / n).square().sum()
         return n * y.v[client] * losses - even + _ridge(x, task)
 
