@@ -6,7 +6,7 @@ OUT ?= out
 BENCH ?=
 DEMO ?=
 
-.PHONY: setup demo test chaos lint bench docs clean
+.PHONY: setup demo test chaos lint bench speed docs clean
 
 setup: $(VENV)/ready
 
@@ -41,6 +41,9 @@ bench: setup
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/processes.py
+
+speed: setup  # docs/speed.md, from the measurements in benchmarks/results
+	$(BIN)/python benchmarks/page.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

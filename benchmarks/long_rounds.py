@@ -1,21 +1,22 @@
 """Rounds of many local steps on a GPU: the time per step and the start-up, which must not grow with the steps.
 
-PYTHONPATH=src python benchmarks/long_rounds.py                 # the toy problem and the FEMNIST CNN over K
-PYTHONPATH=src python benchmarks/long_rounds.py --vgg 190 100   # VGG-11, 10 clients × batch 256: K, rounds
+PYTHONPATH=src:benchmarks python benchmarks/long_rounds.py                 # the toy problem and the FEMNIST CNN over K
+PYTHONPATH=src:benchmarks python benchmarks/long_rounds.py --vgg 190 100   # VGG-11, 10 clients × batch 256: K, rounds
+
+The first writes benchmarks/results/long_rounds.json, the second long_rounds-vgg11.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 import fairlead as fl
+from bench.stored import keep
 
 CASES = {"toy": (1, 10, 100, 1000, 3000), "cnn": (1, 5, 20, 100, 500)}
 
@@ -57,7 +58,6 @@ def timed(task: fl.Task, method: Any, steps: int, rounds: int, batch: int, engin
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--vgg", nargs=2, type=int, metavar=("K", "ROUNDS"))
-    asked.add_argument("--out", type=Path, default=Path("benchmarks/results/long_rounds.json"))
     given = asked.parse_args()
     found: dict[str, list[dict[str, Any]]] = {}
     if given.vgg:
@@ -79,10 +79,7 @@ def main() -> None:
                 row = timed(task, fl.FedAvg(lr=0.01), steps, rounds, 20, engine)
                 found[name].append(row)
                 print(name, steps, f"{row['step'] * 1e6:.0f} µs per step", flush=True)
-    device = torch.cuda.get_device_name()
-    given.out.write_text(
-        json.dumps({"device": device, "torch": torch.__version__, **found}, indent=1)
-    )
+    keep("long_rounds-vgg11" if given.vgg else "long_rounds", found, "cuda")
 
 
 if __name__ == "__main__":

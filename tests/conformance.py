@@ -9,6 +9,8 @@ import torch
 import fairlead as fl
 
 DECAY = fl.schedules.Exponential(0.2, 0.9)
+SMALL = fl.schedules.Exponential(0.02, 0.9)
+ADAM = {"eps": 1e-3, "beta2": 0.9}
 
 METHODS: dict[str, fl.Algorithm] = {
     "fedsgd": fl.FedSGD(lr=DECAY),
@@ -19,6 +21,9 @@ METHODS: dict[str, fl.Algorithm] = {
     "fedprox": fl.FedProx(lr=DECAY, mu=0.3),
     "scaffold": fl.Scaffold(lr=DECAY),
     "scaffold-1": fl.Scaffold(lr=DECAY, option="I"),
+    "scaffold-1-local-adam": fl.Scaffold(
+        lr=SMALL, option="I", local=fl.local.Adam(**ADAM, keep=True), warm_start=True
+    ),
     "scaffold-warm": fl.Scaffold(lr=DECAY, warm_start=True, server_lr=1.3),
     "scaffold-per-step": fl.Scaffold(lr=fl.schedules.InverseSqrt(0.2, per="step")),
     "scaffold-momentum": fl.Scaffold(
@@ -27,6 +32,16 @@ METHODS: dict[str, fl.Algorithm] = {
     "scaffold-qsgd": fl.Scaffold(lr=DECAY, compressor=fl.QSGD(4)),
     "fedavg-m": fl.FedAvg(lr=DECAY, momentum=0.9),
     "fedavg-m-kept": fl.FedAvg(lr=DECAY, momentum=0.9, momentum_reset=False),
+    "fedavg-local-adam": fl.FedAvg(lr=SMALL, local=fl.local.Adam(**ADAM, clip=0.5)),
+    "fedprox-local-adamw-kept": fl.FedProx(
+        lr=SMALL, mu=0.3, local=fl.local.AdamW(**ADAM, weight_decay=0.1, keep=True)
+    ),
+    "fedpvr-local-rmsprop-kept": fl.FedPVR(
+        lr=SMALL, local=fl.local.RMSprop(alpha=0.9, eps=1e-3, momentum=0.5, keep=True)
+    ),
+    "feddyn-local-adam-kept": fl.FedDyn(
+        lr=SMALL, alpha=0.5, local=fl.local.Adam(**ADAM, weight_decay=0.1, keep=True)
+    ),
     "fedpaq": fl.FedPAQ(lr=DECAY, momentum=0.5),
     "fedavg-topk-ef": fl.FedAvg(lr=DECAY, compressor=fl.ErrorFeedback(fl.TopK(0.2))),
     "fedpvr": fl.FedPVR(lr=DECAY, layers=-1, momentum=0.9, server_lr=1.2),
@@ -54,7 +69,10 @@ METHODS: dict[str, fl.Algorithm] = {
     "fednova": fl.FedNova(lr=DECAY),
     "fedadagrad": fl.FedAdagrad(lr=DECAY),
     "fedadam": fl.FedAdam(lr=DECAY, compressor=fl.BFloat16()),
-    "fedyogi": fl.FedYogi(lr=DECAY),
+    "fedyogi": fl.FedYogi(lr=DECAY, local=fl.local.SGD(momentum=0.5, clip=0.3, keep=True)),
+    "fedexp": fl.FedExP(lr=DECAY, eps=DECAY, average=True),
+    "dp-fedavg": fl.DPFedAvg(lr=DECAY, norm=0.1, noise=0.3),
+    "fedavg-median": fl.FedAvg(lr=DECAY, aggregate=fl.aggregate.Median()),
     "mirror-descent": fl.MirrorDescent(lr=DECAY),
     "mirror-prox": fl.MirrorProx(lr=DECAY, total=True),
     "extra-step": fl.ExtraStep(lr=DECAY),

@@ -36,7 +36,8 @@ def cases(device: str = "cpu") -> dict[str, tuple]:
         return {name: (uneven(device), METHODS[name], "vmap", RAGGED) for name in LOOP}
     found = {name: (uneven(), method, "vmap", RAGGED) for name, method in METHODS.items()}
     found |= {f"{name} loop": (uneven(), METHODS[name], "loop", WORK) for name in LOOP}
-    found["one client"] = (uneven(), METHODS["scaffold"], "vmap", {**WORK, "cohort": 1})
+    clients = {"per_client": fl.PerClient(steps=2, batch_size=3)}
+    found["one client"] = (uneven(), METHODS["scaffold"], "vmap", {**WORK, "cohort": 1, **clients})
     steps = {"rounds": 4, "cohort": 3, "batch_size": 5, "steps": 2}
     found["statistics"] = (normed(), METHODS["scaffold"], "loop", steps)
     game = fl.problems.saddle_regression(s=2, clients=5)

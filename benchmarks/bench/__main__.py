@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from bench import bench, markdown, write
+from bench.stored import keep
 from fairlead.errors import FairleadError
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=None, help="of a whole run")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn is")
     parser.add_argument("--out", default="out/bench", help="a folder for table, figures, numbers")
+    parser.add_argument("--store", help="keep the numbers for docs/speed.md under this name")
     given = parser.parse_args()
     try:
         report = bench(
@@ -33,6 +35,8 @@ def main() -> None:
             say=lambda text: print(text, file=sys.stderr, flush=True),
             each=lambda report: write(report, given.out),
         )  # fmt: skip
+        if given.store:
+            keep(given.store, report, given.device)
         print(markdown(report))
         print(f"written: {given.out}/{', '.join(write(report, given.out))}")
     except FairleadError as error:

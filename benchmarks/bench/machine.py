@@ -39,14 +39,14 @@ class Machine:
         """This machine."""
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise FairleadError("torch sees no CUDA device here: use --device cpu")
-        load = _load()
+        busy = load()
         rate = other = _matmul_rate(device)
         if device != "cpu" and torch.backends.cudnn.allow_tf32:
             before = torch.backends.cuda.matmul.allow_tf32
             torch.backends.cuda.matmul.allow_tf32 = True
             other = max(rate, _matmul_rate(device))
             torch.backends.cuda.matmul.allow_tf32 = before
-        machine = cls(device, _name(device), torch.get_num_threads(), rate, other, load=load)
+        machine = cls(device, name_of(device), torch.get_num_threads(), rate, other, load=busy)
         machine.bandwidth(FAR)
         return machine
 
@@ -104,14 +104,15 @@ def _best(run: Callable[[], object], device: str, seconds: float = 1.0) -> float
     return best
 
 
-def _load() -> float:
+def load() -> float:
+    """How busy the machine is, in cores."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
         return 0.0
 
 
-def _name(device: str) -> str:
+def name_of(device: str) -> str:
     """The processor, and nothing that tells whose it is."""
     if device != "cpu":
         return torch.cuda.get_device_name()

@@ -13,9 +13,9 @@ def markdown(report: Report) -> str:
     """The machine, a table of workloads, notes, and the scaling curves."""
     parts = [_machine(report)]
     if report["workloads"]:
-        parts += [_workloads(report["workloads"]), _notes(report["workloads"])]
+        parts += [workload_table(report["workloads"]), notes(report["workloads"])]
     if report["scaling"]:
-        parts.append(_scaling(report["scaling"]))
+        parts.append(scaling_table(report["scaling"]))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -40,7 +40,8 @@ def times(ratio: float) -> str:
     return f"{ratio:.0f} ×" if ratio >= 10 else f"{ratio:.2f} ×"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -61,7 +62,8 @@ def _machine(report: Report) -> str:
     )
 
 
-def _workloads(rows: list[Report]) -> str:
+def workload_table(rows: list[Report]) -> str:
+    """Everybody's times, a line for each workload."""
     peers = [p for p in PEERS if any(best(row, p) for row in rows)]
     head = ["workload", "floor", "fairlead", "over the floor", "with SCAFFOLD", "bare loop", *peers]
     lines = []
@@ -75,7 +77,7 @@ def _workloads(rows: list[Report]) -> str:
             ratio = f" ({times(theirs / ours)})" if theirs and ours else ""
             cells.append(ms(theirs) + ratio)
         lines.append(cells)
-    return _table(head, lines) + "\n\nIn brackets: how many times as long as fairlead takes."
+    return grid(head, lines) + "\n\nIn brackets: how many times as long as fairlead takes."
 
 
 def _median(row: Report, group: str) -> float | None:
@@ -83,7 +85,7 @@ def _median(row: Report, group: str) -> float | None:
     return None if found is None else found["median"]
 
 
-def _notes(rows: list[Report]) -> str:
+def notes(rows: list[Report]) -> str:
     """How each of the fastest was run, and why there is a dash."""
     lines = []
     for row in rows:
@@ -111,7 +113,8 @@ def _notes(rows: list[Report]) -> str:
     return "\n".join(lines)
 
 
-def _scaling(points: list[Report]) -> str:
+def scaling_table(points: list[Report]) -> str:
+    """The points of all curves."""
     head = ["", "floor", "fairlead", "with SCAFFOLD", "bare loop", "bare loop / fairlead"]
     lines = []
     for p in points:
@@ -120,4 +123,4 @@ def _scaling(points: list[Report]) -> str:
         label = f"{p['curve']} {p['value']:,}"
         lines.append([label, ms(p["floor"]), ms(ours), ms(p["SCAFFOLD"]), ms(bare), ratio])
     failed = {c["failed"] for p in points for c in p["contestants"] if c["failed"]}
-    return "\n\n".join([_table(head, lines), *sorted(failed)])
+    return "\n\n".join([grid(head, lines), *sorted(failed)])

@@ -7,153 +7,23 @@
 True
 """
 
-from fairlead import measure, schedules, track
-from fairlead.compress import QSGD, BFloat16, Compressor, ErrorFeedback, Identity, RandK, TopK
-from fairlead.core.message import Message
-from fairlead.core.method import Algorithm, Client, Cohort, Lasting, Replies, Step
-from fairlead.core.records import Memory, Record, State, Upload
-from fairlead.data import features, sources, splits
-from fairlead.data.batches import Batches, Geometric
-from fairlead.data.images import Images
-from fairlead.data.sampling import AllFirst, Always, Everyone, Replay, Uniform, Weighted
-from fairlead.engine.processes.distribute import Distributed
-from fairlead.engine.simulate import Simulate
-from fairlead.errors import Diverged, FairleadError
-from fairlead.methods import (
-    METHODS,
-    PRESETS,
-    Catalyst,
-    ExtraStep,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedCOMGATE,
-    FedDyn,
-    FedGLOMO,
-    FedLOMO,
-    FedNova,
-    FedPAQ,
-    FedProx,
-    FedPVR,
-    FedSGD,
-    FedYogi,
-    Mime,
-    MimeLite,
-    MinibatchSGD,
-    MirrorDescent,
-    MirrorProx,
-    Scaffnew,
-    Scaffold,
-    ScaffoldM,
-    ScaffoldS,
-)
-from fairlead.methods.citations import cite
-from fairlead.run import folder as runs
-from fairlead.run.callbacks import Callback
-from fairlead.run.checkpoint import Checkpoints
-from fairlead.run.history import History
-from fairlead.run.many import train_many
-from fairlead.run.needs import needs
-from fairlead.run.train import Run, train
-from fairlead.study.compare import Comparison, compare
-from fairlead.study.tuning import Tuning, tune
-from fairlead.task import catalog as tasks
-from fairlead.task import losses, models, problems
-from fairlead.task.metrics import Metric, Whole
-from fairlead.task.saddle import SaddleTask
-from fairlead.task.solve import minimize, saddle_point
-from fairlead.task.task import Task
-from fairlead.version import __version__
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fairlead import testing  # isort: skip: it uses everything else
+from fairlead.version import __version__ as __version__
 
-__all__ = [
-    "METHODS",
-    "PRESETS",
-    "QSGD",
-    "Algorithm",
-    "AllFirst",
-    "Always",
-    "BFloat16",
-    "Batches",
-    "Callback",
-    "Catalyst",
-    "Checkpoints",
-    "Client",
-    "Cohort",
-    "Comparison",
-    "Compressor",
-    "Distributed",
-    "Diverged",
-    "ErrorFeedback",
-    "Everyone",
-    "ExtraStep",
-    "FairleadError",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAvg",
-    "FedCOMGATE",
-    "FedDyn",
-    "FedGLOMO",
-    "FedLOMO",
-    "FedNova",
-    "FedPAQ",
-    "FedPVR",
-    "FedProx",
-    "FedSGD",
-    "FedYogi",
-    "Geometric",
-    "History",
-    "Identity",
-    "Images",
-    "Lasting",
-    "Memory",
-    "Message",
-    "Metric",
-    "Mime",
-    "MimeLite",
-    "MinibatchSGD",
-    "MirrorDescent",
-    "MirrorProx",
-    "RandK",
-    "Record",
-    "Replay",
-    "Replies",
-    "Run",
-    "SaddleTask",
-    "Scaffnew",
-    "Scaffold",
-    "ScaffoldM",
-    "ScaffoldS",
-    "Simulate",
-    "State",
-    "Step",
-    "Task",
-    "TopK",
-    "Tuning",
-    "Uniform",
-    "Upload",
-    "Weighted",
-    "Whole",
-    "__version__",
-    "cite",
-    "compare",
-    "features",
-    "losses",
-    "measure",
-    "minimize",
-    "models",
-    "needs",
-    "problems",
-    "runs",
-    "saddle_point",
-    "schedules",
-    "sources",
-    "splits",
-    "tasks",
-    "testing",
-    "track",
-    "train",
-    "train_many",
-    "tune",
-]
+if TYPE_CHECKING:
+    from fairlead.api import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    """A public name or submodule, imported when first used: the command line does not wait for torch."""
+    if not name.startswith("__") or name == "__all__":
+        known = vars(import_module("fairlead.api"))
+        if name in known or name in globals():
+            return globals().setdefault(name, known.get(name))
+    raise AttributeError(f"module 'fairlead' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *import_module("fairlead.api").__all__})

@@ -1,4 +1,4 @@
-"""Settings as JSON, the same in every process."""
+"""Settings as JSON, the same in every process; numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -43,6 +43,15 @@ def described(thing: Any) -> Any:
     if callable(thing) and hasattr(thing, "__code__"):
         return _function(thing)
     return getattr(thing, "__qualname__", type(thing).__qualname__)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, in the plural unless there is one.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _function(f: Any) -> str:

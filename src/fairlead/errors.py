@@ -16,6 +16,10 @@ class Diverged(FairleadError):
     """A run whose iterates are no longer finite."""
 
 
+class Lost(FairleadError):
+    """Another process of the run no longer answers."""
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> FairleadError:
     """The error for an unknown name, suggesting the closest known one.
 

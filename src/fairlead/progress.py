@@ -1,8 +1,9 @@
-"""A progress bar; silent without a terminal or without rich."""
+"""A progress bar: on a terminal with rich, in a notebook as a line of text; silent elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -18,10 +19,11 @@ class Progress:
 
     @classmethod
     def of(cls, progress: bool | Progress | None, total: int, label: str) -> Progress:
-        """From the `progress` argument: None shows a bar on a terminal."""
+        """From the `progress` argument: None shows it on a terminal and in a notebook."""
         if isinstance(progress, Progress):
             return progress
-        return cls(sys.stderr.isatty() if progress is None else progress, total, label)
+        show = sys.stderr.isatty() or in_notebook() if progress is None else progress
+        return cls(show, total, label)
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -83,7 +85,54 @@ class _Part(Progress):
         self.whole.say(f"{self.label}, {text}")
 
 
+def in_notebook() -> bool:
+    """Whether this is a notebook's kernel."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)
+
+
+class _Line:
+    """One line of text in a notebook, which needs no widgets; it stays when the work is done."""
+
+    PAUSE = 0.2
+    """Seconds between two changes."""
+
+    def start(self) -> None:
+        self.handle: Any = None
+        self.first = self.changed = time.monotonic()
+        self.now: dict[str, Any] = {"completed": 0}
+
+    def add_task(self, description: str, total: int, shown: str) -> int:
+        self.now |= {"description": description, "total": total, "shown": shown}
+        self._show()
+        return 0
+
+    def update(self, task: int, **values: Any) -> None:
+        self.now |= values
+        if time.monotonic() - self.changed >= self.PAUSE:
+            self._show()
+
+    def stop(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        now, spent = self.now, time.monotonic() - self.first
+        speed = f"{now['completed'] / spent:.3g}/s" if now["completed"] and spent else ""
+        count = f"{now['completed']}/{now['total']}"
+        line = "  ".join(filter(None, (now["description"], count, speed, now["shown"])))
+        content = {"text/plain": line}
+        if self.handle is None:
+            from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+            self.handle = display(content, raw=True, display_id=True)
+        else:
+            self.handle.update(content, raw=True)
+        self.changed = time.monotonic()
+
+
 def _bar() -> Any:
+    if in_notebook():
+        return _Line()
     try:
         from rich import progress as rich
         from rich.console import Console

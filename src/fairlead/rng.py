@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Word: TypeAlias = Tensor | int
@@ -35,14 +37,15 @@ class Purpose(IntEnum):
     LARGE_BATCH = 7
     AUGMENT = 8
     METHOD = 9
-    MASK = 10
+    PERSONAL = 10
+    MASK = 11
 
 
 def philox(
     counter: tuple[Word, Word, Word, Word], key: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four 32-bit words (as int64) for every 128-bit counter; counters broadcast."""
-    c0, c1, c2, c3 = (torch.as_tensor(word, dtype=torch.int64) for word in counter)
+    c0, c1, c2, c3 = (_tensor(word, counter) for word in counter)
     k0, k1 = key
     for _ in range(10):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57  # wraps modulo 2^64, as it should
@@ -56,12 +59,46 @@ def philox(
     return c0, c1, c2, c3
 
 
+def _tensor(word: Word, beside: tuple[Word, ...]) -> Tensor:
+    """A word as a tensor, made where the others are: by an operator, so that nothing is copied there."""
+    if isinstance(word, Tensor):
+        return word.to(torch.int64)
+    device = next((w.device for w in beside if isinstance(w, Tensor)), None)
+    return torch.full((), word, dtype=torch.int64, device=device)
+
+
 def words(
     seed: int, purpose: Purpose, round: Word, client: Word, step: Word, block: Word
 ) -> Tensor:
     """Four random 32-bit words per block of each (round, client, step): (…, 4)."""
     key = (seed & _LOW, ((seed >> 32) ^ (int(purpose) * 0x85EBCA6B)) & _LOW)
     return torch.stack(torch.broadcast_tensors(*philox((block, step, client, round), key)), dim=-1)
+
+
+def host_words(
+    seed: int,
+    purpose: Purpose,
+    round: NDArray[np.int64],
+    client: NDArray[np.int64],
+    step: NDArray[np.int64],
+    block: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """`words` of arrays of one length, in a quarter of its time for some hundred blocks: (n, 4).
+
+    >>> one = np.arange(3)
+    >>> drawn = torch.from_numpy(host_words(5, Purpose.BATCH, one, one, one, one))
+    >>> torch.equal(drawn, words(5, Purpose.BATCH, *[torch.from_numpy(one)] * 4))
+    True
+    """
+    k0, k1 = seed & _LOW, ((seed >> 32) ^ (int(purpose) * 0x85EBCA6B)) & _LOW
+    c0, c1, c2, c3 = (part.astype(np.uint64) for part in (block, step, client, round))
+    low, half = np.uint64(_LOW), np.uint64(32)
+    for _ in range(10):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = (p1 >> half) ^ c1 ^ np.uint64(k0), p1 & low
+        c2, c3 = (p0 >> half) ^ c3 ^ np.uint64(k1), p0 & low
+        k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
+    return np.stack([c0, c1, c2, c3], -1).view(np.int64)
 
 
 def uniform(seed: int, purpose: Purpose, round: Word, client: Tensor, count: int) -> Tensor:

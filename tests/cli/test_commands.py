@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app, commands, common
+from fairlead.engine import resources
 from fairlead.study.reproduce import runner
 from fairlead.study.reproduce.experiments import saddle_figures
 
@@ -178,10 +179,36 @@ def _asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Any, Any, dict
             "--method fedcomgate --compressor qsgd:4 --set own=exact",
             fl.FedCOMGATE(lr=0.1, compressor=fl.QSGD(4), own="exact"),
         ),
+        (
+            "--method fedprox --local adam:beta2=0.99,clip=1,keep=true",
+            fl.FedProx(lr=0.1, local=fl.local.Adam(beta2=0.99, clip=1, keep=True)),
+        ),
+        ("--method feddyn --local rmsprop", fl.FedDyn(lr=0.1, local=fl.local.RMSprop())),
+        (
+            "--method fedavg --aggregate trimmed-mean:share=0.2",
+            fl.FedAvg(lr=0.1, aggregate=fl.aggregate.TrimmedMean(0.2)),
+        ),
+        ("--method dp-fedavg --set norm=2,noise=0.5", fl.DPFedAvg(lr=0.1, norm=2, noise=0.5)),
+        ("--method fedexp --set eps=0.1", fl.FedExP(lr=0.1, eps=0.1)),
     ],
 )
 def test_settings_of_methods(monkeypatch, words: str, method: fl.Algorithm) -> None:
     assert _asked(monkeypatch, *words.split(), *SMALL)[1] == method
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--method fedavg --local adam:lr=0.1", "give it as --lr"),
+        ("--method fedavg --local adma", "did you mean 'adam'"),
+        ("--method fedavg --local adam:beta3=1", "Adam does not accept these settings"),
+        ("--method scaffold --local adam", "would not be the mean gradient"),
+        ("--method fedavg --aggregate medain", "did you mean 'median'"),
+        ("--method dp-fedavg --aggregate median", "its privacy is that of the clipped mean"),
+    ],
+)
+def test_wrong_optimizers_and_aggregations_are_explained(words: str, message: str) -> None:
+    assert message in " ".join(_run("run", *words.split(), *SMALL, code=2).split())
 
 
 def test_the_servers_momentum(monkeypatch) -> None:
@@ -625,9 +652,13 @@ def test_processes_that_torchrun_restarts_after_the_end_do_nothing(tmp_path, mon
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_commands_tell_what_a_run_takes_before_they_train(command: str) -> None:
+def test_commands_tell_what_a_run_takes_before_they_train_if_it_matters(
+    command: str, monkeypatch
+) -> None:
     words = ["--lr", "0.5", "--rounds", "2", "--clients", "4", "--memories", "disk"]
     words += ["--seeds", "1"] if command == "compare" else []
+    assert "memory:" not in _run(command, *words)
+    monkeypatch.setattr(resources, "total_memory", lambda device: 9_000_000)
     text = " ".join(_run(command, *words).split())
     first = (
         "memory: 1.0 MB on cpu (data 0.5, server 0.0, clients at work 0.6), client memories up to "

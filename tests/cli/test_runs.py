@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fairlead as fl
-from fairlead.cli.runs import runs_app
+from fairlead.cli.main import runs_app
 
 
 def _run(*words: object, code: int = 0, answer: str | None = None) -> str:
@@ -117,7 +117,7 @@ def test_diff_names_settings_numbers_and_the_first_other_row(three: Path) -> Non
     assert "the rows differ from round 1 on" in text
     _train(three / "again")
     same = _run("diff", three / "a", three / "again")
-    assert "all 5 rows are the same, apart from seconds" in same
+    assert "all rows are the same (5 rows), apart from seconds" in same
     _train(three / "longer", 6)
     assert "differ from round 5 on" in _run("diff", three / "a", three / "longer", code=1)
     assert "all " in _run("diff", three / "deep" / "c", three / "deep" / "c")  # NaN is NaN

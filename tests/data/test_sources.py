@@ -658,3 +658,24 @@ def test_real_rows_written_out_have_the_published_checksums(tmp_path: Path) -> N
         assert torch.equal(one.x, other.x)
         assert torch.equal(one.y_test, other.y_test)
         assert len(sources.check(name, tmp_path)) == 1 + len(SOURCES[name].files)
+
+
+def test_a_list_shows_what_the_files_hold(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (9, 28, 28), np.uint8)
+    np.savez(
+        tmp_path / "femnist.npz", x_train=images, y_train=np.arange(9) % 4, x_test=images[:3],
+        y_test=np.arange(3), writer_train=np.arange(9) % 2, writer_test=np.zeros(3, int),
+        x_extra=images[:2], y_extra=np.zeros(2, int),
+    )  # fmt: skip
+    np.savez_compressed(tmp_path / "mine.npz", x_train=np.zeros((5, 3)), y_train=np.ones(5))
+    np.savez(tmp_path / "other.npz", weights=np.zeros(4))
+    (tmp_path / "mnist.npz").write_bytes(b"not a zip file")
+    rows = {row.name: row for row in sources.listing(tmp_path)}
+    assert rows["femnist"].holds == (9, 3, 2, 4, 2)
+    assert rows["femnist"].holds.samples == "9 + 3 + 2"
+    assert rows["mine"].holds == (5, 0, 0, 1, None)
+    assert rows["mine"].where == str(tmp_path)
+    assert "other" not in rows
+    assert "mnist.npz cannot be read" in rows["mnist"].wrong
+    assert rows["cifar10"].holds is None

@@ -195,9 +195,9 @@ def test_a_program_that_waits_is_told_and_right(device: str) -> None:
         pytest.skip("nothing waits")
 
     class Waiting(FedAvg):
-        def local(self, client: Any, x: torch.Tensor) -> Any:
+        def local_steps(self, client: Any, x: torch.Tensor) -> Any:
             float(x.sum())
-            return super().local(client, x)
+            return super().local_steps(client, x)
 
     run = fl.train(shared("cuda"), Waiting(lr=0.1), engine=CAPTURED, **PLAIN)
     assert "not captured" in run.engine

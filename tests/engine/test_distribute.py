@@ -258,11 +258,11 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Dying(fl.Scaffold):
-    def local(self, client, x, c):
+    def local_steps(self, client, x, c):
         first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         if first and sys.argv[2] == "die" and os.environ["RANK"] == "1" and client.work.round == 5:
             os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a round
-        return super().local(client, x, c)
+        return super().local_steps(client, x, c)
 
 folder = Path(sys.argv[1])
 run = fl.train(uneven(), Dying(lr=0.2), rounds=9, cohort=4, batch_size=4, epochs=1, resume="auto",

@@ -108,7 +108,7 @@ def test_the_share_is_of_those_that_answered() -> None:
     @dataclass(frozen=True)
     class Noting(fl.FedAvg):
         def round(self, s: Any, cohort: fl.Cohort) -> Any:
-            up = cohort.run(self.local, x=s.x)
+            up = cohort.run(self.local_steps, x=s.x)
             shares.append((up.share, up.count))
             return s
 

@@ -292,7 +292,7 @@ class Failing(fl.Scaffold):
     parent: int = 0
     only_workers: bool = True
 
-    def local(self, client: Any, x: Any, c: Any) -> Any:
+    def local_steps(self, client: Any, x: Any, c: Any) -> Any:
         if client.work.round == 2 and not (self.only_workers and os.getpid() == self.parent):
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -301,7 +301,7 @@ class Failing(fl.Scaffold):
             if self.how == "sentence":
                 raise fl.FairleadError("the client is tired")
             raise KeyError("spam")
-        return super().local(client, x, c)
+        return super().local_steps(client, x, c)
 
 
 def test_an_error_in_a_worker_is_told_once(capfd: pytest.CaptureFixture) -> None:

@@ -25,8 +25,10 @@ class Noisy(fl.FedAvg):
         s = super().round(s, cohort)
         return type(s)(x=s.x + 0.1 * cohort.noise(s.x) + 0.1 * cohort.noise(s.x), slots=s.slots)
 
-    def local(self, client: fl.Client[Any], x: Tensor) -> Any:
-        return type(super().local(client, x))(dy=0.1 * client.noise(x) + 0.1 * client.noise(x))
+    def local_steps(self, client: fl.Client[Any], x: Tensor) -> Any:
+        return type(super().local_steps(client, x))(
+            dy=0.1 * client.noise(x) + 0.1 * client.noise(x)
+        )
 
 
 @linux
@@ -86,13 +88,13 @@ def test_processes_with_different_models_stop_with_a_sentence() -> None:
 class Forgetful(fl.FedAvg):
     """Clips by the norm of all clients' vectors together."""
 
-    def local(self, client: fl.Client[Any], x: Tensor) -> Any:
-        sent = super().local(client, x)
+    def local_steps(self, client: fl.Client[Any], x: Tensor) -> Any:
+        sent = super().local_steps(client, x)
         return type(sent)(dy=sent.dy / (1 + sent.dy.norm()))
 
 
 def test_a_forgotten_axis_is_found_in_the_first_round() -> None:
-    with pytest.raises(fl.FairleadError, match=r"the upload dy of Forgetful\.local .*dim=-1"):
+    with pytest.raises(fl.FairleadError, match=r"the upload dy of Forgetful\.local_steps .*dim=-1"):
         fl.train(uneven(), Forgetful(lr=0.1), engine="vmap", **WORK)
     fl.train(uneven(), Forgetful(lr=0.1), engine="loop", **WORK)
     found = fl.testing.check_method(Forgetful(lr=0.1))
@@ -103,15 +105,15 @@ def test_a_forgotten_axis_is_found_in_the_first_round() -> None:
 class FirstAxis(fl.FedAvg):
     """Right for one client and for a matrix of clients, but not for several runs at once."""
 
-    def local(self, client: fl.Client[Any], x: Tensor) -> Any:
-        sent = super().local(client, x)
+    def local_steps(self, client: fl.Client[Any], x: Tensor) -> Any:
+        sent = super().local_steps(client, x)
         return type(sent)(dy=sent.dy + 0.1 * x[0])  # the first coordinate, unless x has rows
 
 
 @dataclass(frozen=True)
 class LastAxis(fl.FedAvg):
-    def local(self, client: fl.Client[Any], x: Tensor) -> Any:
-        sent = super().local(client, x)
+    def local_steps(self, client: fl.Client[Any], x: Tensor) -> Any:
+        sent = super().local_steps(client, x)
         return type(sent)(dy=sent.dy + 0.1 * x[..., :1])
 
 
@@ -151,8 +153,8 @@ def test_checks_say_what_fails() -> None:
 class InPlace(fl.Scaffold):
     """Writes to what it was given."""
 
-    def local(self, client: fl.Client[Any], x: Tensor, c: Tensor) -> Any:
-        sent, kept = super().local(client, x, c)
+    def local_steps(self, client: fl.Client[Any], x: Tensor, c: Tensor) -> Any:
+        sent, kept = super().local_steps(client, x, c)
         client.memory.c.fill_(7.0)
         return sent, kept
 

@@ -60,6 +60,16 @@ def test_many_uneven_steps_are_replayed_in_blocks(name: str, device: str) -> Non
             assert parts >= {"start", "end"}
 
 
+@pytest.mark.parametrize("local", [fl.local.Adam(clip=0.5), fl.local.RMSprop(keep=True)])
+def test_the_first_step_of_an_optimizer_is_like_the_others(local: Any, device: str) -> None:
+    """Its state starts as tensors, so that the loop begins with it."""
+    method = FedAvg(0.002, local=local, aggregate=fl.aggregate.Median())
+    steps = [1, 30, 12, 26, 40]
+    run = fl.train(shared(device), method, engine=CAPTURED, steps=steps, **LONG)
+    assert {(take.program.loops, take.program.first) for take in _takes(run)} == {(True, 0)}
+    _close(run, fl.train(shared(), method, engine="debug", steps=steps, **LONG))
+
+
 def test_what_is_traced_does_not_depend_on_the_number_of_steps(device: str) -> None:
     sizes = set()
     for steps in (3, 30, 200):
@@ -90,10 +100,42 @@ def test_long_exchanges_are_captured_at_once(steps: int, rounds: int, device: st
     assert take.replays
 
 
+def test_augmented_images_are_a_loop_too(device: str) -> None:
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8))
+    y = torch.from_numpy(rng.integers(0, 3, 40))
+    owners = [np.arange(0, 20), np.arange(20, 27), np.arange(27, 40)]
+    task = fl.Task(
+        fl.models.mlp(64, 5, 3), "cross_entropy", (x, y), owners, dtype=torch.float64, device=device,
+        transform=fl.Images.of(x, flip=True, crop=2),
+    )  # fmt: skip
+    work = {"rounds": 2, "epochs": 6, "batch_size": 3, "seed": 5}
+    run = fl.train(task, fl.Scaffold(lr=0.01), engine=CAPTURED, **work)
+    assert [take.program.loops for take in _takes(run)] == [True]
+    _close(run, fl.train(task, fl.Scaffold(lr=0.01), engine="debug", **work))
+
+
+class _Halved(FedAvg):
+    """Each step makes the same number anew."""
+
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
+        y = x
+        for step in client.steps(self.lr):
+            y = y - step.lr * step.grad(y) * torch.tensor(0.5, dtype=y.dtype)
+        return Drift(dy=y - x)
+
+
+def test_numbers_made_anew_in_every_step_are_constants(device: str) -> None:
+    work = {"steps": 30, **LONG}
+    run = fl.train(shared(device), _Halved(lr=0.01), engine=CAPTURED, **work)
+    assert all(take.program.loops for take in _takes(run))
+    _close(run, fl.train(shared(), fl.FedAvg(lr=0.005), engine="debug", **work))
+
+
 class _TwoBack(FedAvg):
     """Each step uses the points of the two steps before it."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y, before, earlier = x, x, x
         for step in client.steps(self.lr):
             y, before, earlier = (
@@ -105,7 +147,7 @@ class _TwoBack(FedAvg):
 class _SumOfAll(FedAvg):
     """What is sent uses all points, which no loop carries."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y, points = x, []
         for step in client.steps(self.lr):
             y = y - step.lr * step.grad(y)
@@ -116,7 +158,7 @@ class _SumOfAll(FedAvg):
 class _Alternating(FedAvg):
     """Every second step is another one."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for k, step in enumerate(client.steps(self.lr)):
             y = y - step.lr * step.grad(y) * (2.0 if k % 2 else 1.0)
@@ -126,7 +168,7 @@ class _Alternating(FedAvg):
 class _InPlace(FedAvg):
     """A step changes its own copy in place, which is carried."""
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
             g = step.grad(y).clone()
@@ -159,9 +201,9 @@ def test_steps_that_differ_are_captured_one_by_one_if_they_are_few(
 
 
 class _Greedy(FedAvg):
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         x = x.mul_(1.0)
-        return super().local(client, x)
+        return super().local_steps(client, x)
 
 
 def test_a_program_that_writes_to_what_it_was_given_is_run_as_it_is(device: str) -> None:

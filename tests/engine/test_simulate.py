@@ -85,7 +85,7 @@ def test_debug_names_round_client_and_step_of_a_bad_value() -> None:
 def test_debug_names_where_a_method_fails() -> None:
     @dataclass(frozen=True)
     class Broken(fl.FedAvg):
-        def local(self, client, x):
+        def local_steps(self, client, x):
             for k, step in enumerate(client.steps(self.lr)):
                 step.grad(x if k < 1 else x[:-1])
             raise AssertionError
@@ -97,7 +97,7 @@ def test_debug_names_where_a_method_fails() -> None:
 def test_programs_that_return_the_wrong_thing_are_told() -> None:
     @dataclass(frozen=True)
     class Wrong(fl.FedAvg):
-        def local(self, client, x):
+        def local_steps(self, client, x):
             return x
 
     with pytest.raises(fl.FairleadError, match="return an Upload"):

@@ -58,7 +58,9 @@ def test_fedpvr_on_nothing_is_fedavg(layers) -> None:
     _equal(fl.FedPVR(lr=DECAY, layers=layers, momentum=m), fl.FedAvg(lr=DECAY, momentum=m), RUN)
     kept = {"lr": DECAY, "momentum": m, "momentum_reset": False}
     a, b = _equal(fl.FedPVR(layers=layers, **kept), fl.FedAvg(**kept), RUN)
-    torch.testing.assert_close(_kept(a)["buffer"], _kept(b)["buffer"], rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        _kept(a)["slots/buffer"], _kept(b)["slots/buffer"], rtol=0, atol=1e-13
+    )
 
 
 def test_fedpvr_parts_by_name_and_place() -> None:
@@ -110,10 +112,13 @@ def test_momentum_that_is_kept_by_hand() -> None:
     method = fl.FedAvg(lr=0.5, momentum=0.5, momentum_reset=False)
     run = fl.train(task, method, rounds=2, steps=2)
     assert run.x.item() == 0.5 * (1 + 1.5 + 1.75 + 1.875)
-    assert run.client_states().buffer.item() == -1.875
+    assert run.client_states().slots["buffer"].item() == -1.875
     both = fl.problems.quadratics([[[0.0]]] * 2, [[1.0]] * 2, [0.0])
     run = fl.train(both, method, rounds=3, steps=[1, 3], cohort=[[0, 1], [1], [0]])
-    assert run.client_states().buffer.tolist() == [[-1.5], [-1.96875]]  # two steps, and six
+    assert run.client_states().slots["buffer"].tolist() == [
+        [-1.5],
+        [-1.96875],
+    ]  # two steps, and six
     assert run.x.item() == 0.5 * ((1 + 1 + 1.5 + 1.75) / 2 + 1.875 + 1.9375 + 1.96875 + 1.5)
 
 

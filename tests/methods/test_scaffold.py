@@ -125,7 +125,7 @@ def test_option_1_keeps_the_gradient_at_the_rounds_starting_point() -> None:
 class Watched(fl.Scaffold):
     """SCAFFOLD that also sums its gradients, weighted by the steps really applied."""
 
-    def local(self, client, x, c):
+    def local_steps(self, client, x, c):
         y, c_i, total, weight = x, client.memory.c, torch.zeros_like(x), 0.0
         for step in client.steps(self.lr):
             g = step.grad(y)
@@ -133,7 +133,7 @@ class Watched(fl.Scaffold):
             y = y - step.lr * (g - c_i + c)
         c_new = c_i - c + (x - y) / client.moved
         torch.testing.assert_close(c_new, total / weight, rtol=1e-9, atol=1e-11)
-        return Deltas(dy=y - x, dc=c_new - c_i), Kept(c=c_new)
+        return Deltas(dy=y - x, dc=c_new - c_i), Kept(c=c_new, slots={})
 
 
 @pytest.mark.parametrize("engine", ["vmap", "loop"])
@@ -209,7 +209,7 @@ def test_warm_start_is_the_gradient_at_the_start() -> None:
 
 
 def test_momentum_and_unknown_options_are_refused() -> None:
-    with pytest.raises(fl.FairleadError, match="does not support local momentum"):
+    with pytest.raises(fl.FairleadError, match="does not support momentum"):
         fl.Scaffold(lr=0.1, momentum=0.9)
     with pytest.raises(fl.FairleadError, match="no option"):
         fl.Scaffold(lr=0.1, option="III")

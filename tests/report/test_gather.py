@@ -268,3 +268,26 @@ def test_a_report_says_what_was_tuned_for(tmp_path: Path, settings, how, words) 
     tuning = fl.tune(task, fl.FedAvg(lr=1.0), rounds=5, lr=[0.1, 0.3], **how)
     write_json(tmp_path / "tuning.json", tuning.to_json())
     assert gather([tmp_path])["tuned"] == [tuned]
+
+
+def test_clients_and_colours_come_from_the_runs(tmp_path: Path) -> None:
+    task = fl.tasks.digits(clients=5)
+    for method in (fl.Scaffold(lr=0.5), fl.FedAvg(lr=0.5)):
+        for seed in (0, 1):
+            folder = tmp_path / f"{type(method).__name__}-{seed}"
+            fl.train(
+                task, method, rounds=2, seed=seed, out=folder, per_client=fl.PerClient(steps=1)
+            )
+    data = gather([tmp_path])
+    assert {g["label"]: g["look"] for g in data["groups"]} == {"FedAvg": 1, "Scaffold": 3}
+    keys = [metric["key"] for metric in data["metrics"]]
+    assert "client_accuracy_worst" in keys
+    assert not any("_bin/" in key or key.endswith(("_low", "_high")) for key in keys)
+    found = {one["label"]: one for one in data["clients"]}["FedAvg"]
+    assert (found["count"], found["seeds"], len(found["samples"])) == (5, 2, 5)
+    stored = [fl.runs.read(tmp_path / f"FedAvg-{seed}").clients for seed in (0, 1)]
+    shown = {metric["key"]: metric for metric in found["metrics"]}
+    mean = (stored[0]["personal_accuracy"] + stored[1]["personal_accuracy"]) / 2
+    np.testing.assert_allclose(shown["personal_accuracy"]["values"], mean, rtol=1e-6)
+    assert shown["personal_accuracy"]["larger"]
+    assert not shown["client_test_loss"]["larger"]

@@ -567,6 +567,180 @@ def test_maps_and_step_sizes(visit):
     page.get_by_role("button", name="copied").wait_for()
 
 
+def test_what_is_shown_of_a_split_is_said_once(visit):
+    split = report()["splits"][0]
+    both = "Shown: the first 12 clients. Shown: the 10 most frequent classes."
+    words = visit(report(splits=[{**split, "more": both}])).inner_text("#split-words")
+    assert words.endswith("Shown: the first 12 clients, and the 10 most frequent classes.")
+    assert words.count("Shown") == 1
+    plain = visit(report()).inner_text("#split-words")
+    assert plain.endswith(" Shown: the first 12 of 40 clients.")
+
+
+def colours_of(page: Any, selector: str) -> dict[str, str]:
+    """The colour beside every label."""
+    return dict(
+        page.locator(selector).evaluate_all(
+            """(all) => all.map((node) => [node.textContent.trim().split(",")[0],
+                getComputedStyle(node.querySelector("line")).stroke])"""
+        )
+    )
+
+
+def test_colours_follow_the_method(visit):
+    """In every section, and whichever methods a page has."""
+    data = report()
+    for group, look in zip(data["groups"], (0, 1, 3, 2), strict=True):
+        group["look"] = look
+    page = visit(data)
+    legend = colours_of(page, "#legend button")
+    assert len(set(legend.values())) == 4
+    assert colours_of(page, "#goal-table tbody tr") == legend
+    assert colours_of(page, "#steps-legend > span").items() <= legend.items()
+    page.locator("#goal-table th[data-key=round] button").click()  # also in another order
+    assert colours_of(page, "#goal-table tbody tr") == legend
+    two = visit({**data, "groups": [data["groups"][2], data["groups"][1]]})
+    assert colours_of(two, "#legend button").items() <= legend.items()
+
+
+def test_bold_tells_groups_apart_or_is_not_there(visit):
+    data = report()
+    page = visit(data)
+    rows = page.locator("#goal-table tbody tr")
+    bold = rows.evaluate_all(
+        "(rows) => rows.map((row) => row.querySelectorAll('td:nth-child(2) b').length)"
+    )
+    assert sum(bold) == 1  # one method is far ahead in rounds
+    assert "Bold" in page.inner_text("#goal-note")
+    alike = [{**group, "runs": data["groups"][2]["runs"]} for group in data["groups"]]
+    page = visit(report(groups=alike))
+    assert page.locator("#goal-table b").count() == 0
+    assert "Bold" not in page.inner_text("#goal-note")
+    one = visit(report(groups=data["groups"][:1]))
+    assert one.locator("#goal-table b").count() == 0
+
+
+def test_bold_is_also_what_is_within_a_standard_deviation(visit):
+    data = report()
+    near = [{**run, "columns": {**run["columns"]}} for run in data["groups"][2]["runs"]]
+    for run in near:
+        run["columns"]["accuracy"] = [v - 1e-5 for v in run["columns"]["accuracy"]]
+    data["groups"][0] = {**data["groups"][0], "runs": near}
+    page = visit(data)
+    bold = page.locator("#goal-table tbody tr").evaluate_all(
+        "(rows) => rows.filter((row) => row.cells[8].querySelector('b')).map((row) => row.cells[0].textContent)"
+    )
+    assert bold == ["FedSGD, lr 0.3", "Scaffold, lr 0.3"]
+
+
+@pytest.mark.parametrize("width", [1200, 700])
+def test_long_sentences_wrap(visit, width):
+    data = report()
+    for number, group in enumerate(data["groups"]):
+        group["settings"]["engine"] = f"vmap: {number} " + "twice as fast as one at a time, " * 8
+    page = visit(data, width=width)
+    region = page.get_by_role("region", name="Settings that differ")
+    assert region.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    tall = page.locator("#settings-body td.sentence").first.evaluate(
+        "(cell) => cell.offsetHeight / parseFloat(getComputedStyle(cell).fontSize)"
+    )
+    assert tall > 3.5  # several lines
+
+
+def test_charts_stand_side_by_side(visit):
+    metrics = [*report()["metrics"], {"key": "drift", "label": "drift", "larger": None}]
+    data = report(metrics=metrics)
+    for group in data["groups"]:
+        for run in group["runs"]:
+            run["columns"]["drift"] = [1.0 + v for v in run["columns"]["accuracy"]]
+    page = visit(data)
+    charts = page.locator("#curves-chart svg")
+    assert charts.count() == 1
+    page.select_option("#beside", "loss")
+    assert charts.count() == 2
+    boxes = [charts.nth(k).bounding_box() for k in range(2)]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[1]["x"] >= boxes[0]["x"] + boxes[0]["width"]
+    assert charts.nth(1).get_attribute("aria-label").startswith("loss against rounds")
+    assert page.inner_text("#curves-words").startswith("Accuracy, loss against rounds")
+    charts.nth(1).hover(position={"x": 300, "y": 100})
+    expect(page.locator("#note")).to_contain_text("Scaffold, lr 0.3: ")
+    assert (
+        visit(data, hash=page.evaluate("location.hash")).locator("#curves-chart svg").count() == 2
+    )
+    page.select_option("#beside", "*")
+    assert charts.count() == 3
+    page.locator("#legend button", has_text="FedAvg").click()
+    assert page.locator("#curves-chart [data-group='FedAvg, lr 0.3']").count() == 0
+    ET.fromstring(downloaded(page, "save the curves as SVG").decode())
+
+
+def test_runs_are_sorted_by_any_column(visit):
+    page = visit(report())
+    page.get_by_text("12 runs and their folders").click()
+
+    def column(place: int) -> list[str]:
+        return texts(page, f"table.runs tbody tr > :nth-child({place})")
+
+    head = page.locator("table.runs thead th")
+    assert texts(page, "table.runs thead th") == [
+        "group", "seed", "status", "rounds", "final accuracy", "folder",
+    ]  # fmt: skip
+    head.nth(3).get_by_role("button").click()
+    assert [int(n) for n in column(4)] == sorted(int(n) for n in column(4))
+    assert column(4)[0] == "25"
+    head.nth(3).get_by_role("button").click()
+    assert column(4)[-1] == "25"
+    assert head.nth(3).get_attribute("aria-sort") == "descending"
+    head.nth(2).get_by_role("button").click()
+    assert column(3) == sorted(column(3))
+    assert page.locator("table.runs").is_visible()  # it stays open
+
+
+def with_clients() -> dict[str, Any]:
+    rng = np.random.default_rng(3)
+    clients = [
+        {
+            "label": f"{method}, lr 0.3", "count": 30, "seeds": 3, "samples": rng.integers(1, 90, 30).tolist(),
+            "metrics": [
+                {"key": "client_accuracy", "larger": True, "values": [*rng.random(29).tolist(), None]},
+                {"key": "personal_test_loss", "larger": False, "values": (5 * rng.random(30)).tolist()},
+            ],
+        }
+        for method in ("FedAvg", "Scaffold")
+    ]  # fmt: skip
+    return report(clients=clients)
+
+
+def test_a_panel_shows_every_client(visit):
+    data = with_clients()
+    page = visit(data)
+    assert page.locator("#clients-chart svg").count() == 2
+    values = np.array(data["clients"][1]["metrics"][0]["values"][:29])
+    words = page.inner_text("#clients-words")
+    worst = np.sort(values)[:3].mean()
+    assert (
+        f"Scaffold, lr 0.3: {values.mean():.4g} ± {values.std():.2g}, worst tenth {worst:.4g}"
+        in words
+    )
+    assert "29 of 30 clients" in words
+    assert (
+        colours_of(page, "#clients-legend > span").items()
+        <= colours_of(page, "#legend button").items()
+    )
+    page.get_by_text("29 clients one by one, the worst of FedAvg, lr 0.3 first").click()
+    rows = texts(page, "table.clients tbody tr > :first-child")
+    first = np.argsort(data["clients"][0]["metrics"][0]["values"][:29])
+    assert rows == [f"client {k}" for k in first]
+    page.select_option("#measure", "personal_test_loss")
+    assert page.inner_text("#clients-words").startswith("Test loss, personalised, of every client")
+    page.locator("#clients-chart svg").first.hover(position={"x": 10, "y": 100})
+    loss = max(data["clients"][0]["metrics"][1]["values"])
+    expect(page.locator("#note")).to_contain_text(f"{loss:.4g}")
+    ET.fromstring(downloaded(page, "save the clients as SVG").decode())
+    assert visit(report()).locator("#clients").is_hidden()
+
+
 def test_settings_show_differences_first(visit):
     page = visit(report())
     assert texts(page, "#settings-body thead th") == ["group", "method"]

@@ -16,8 +16,8 @@ import pytest
 from programs import LIMIT, ended
 
 import fairlead as fl
+from fairlead.figures.plots import run_figure
 from fairlead.figures.style import FORMATS, figure_path, look, panels, save
-from fairlead.report.plots import run_figure
 
 # how the three kinds of colour blindness see linear RGB, after Machado et al. 2009
 SEEN = {

@@ -144,8 +144,8 @@ def test_other_engines_train_one_after_another() -> None:
 def test_a_step_size_used_outside_of_steps_is_not_taken_for_that_of_another_run() -> None:
     @dataclasses.dataclass(frozen=True)
     class Odd(fl.FedAvg):
-        def local(self, client, x):
-            sent = super().local(client, x)
+        def local_steps(self, client, x):
+            sent = super().local_steps(client, x)
             return sent.map(lambda v: v * self.lr)
 
     runs = [(Odd(lr=lr), 0) for lr in (0.1, 0.2)]

@@ -554,7 +554,7 @@ def test_the_space_as_the_command_line_writes_it() -> None:
         (["--by", "speed"], "there is no objective 'speed'"),
         (["--figure", "gif", "--out", "nowhere"], "there is no figure format 'gif'"),
         (["--sampler", "gird"], "did you mean 'grid'"),
-        (["--methods", "fedavg,fedavg"], "give each of them once"),
+        (["--methods", "fedavg,fedavg"], "FedAvg is listed twice"),
     ],
 )
 def test_errors_of_the_command_are_sentences(words: list[str], message: str) -> None:

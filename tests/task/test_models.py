@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 import fairlead as fl
@@ -143,3 +147,31 @@ def test_vgg11_without_normalization_keeps_the_variance_of_its_inputs() -> None:
     assert torch.equal(default, models.vgg11(he=True)()(x).std())
     assert models.count(models.vgg11(dropout=0.5)) == models.count(models.vgg11())
     assert sum(isinstance(m, torch.nn.Dropout) for m in models.vgg11(dropout=0.5)()) == 2
+
+
+def test_a_trained_model_takes_inputs_as_they_are_in_the_data(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 255, (40, 1, 6, 6), np.uint8))
+    y = torch.from_numpy(rng.integers(0, 3, 40))
+    task = fl.Task(
+        fl.models.mlp(36, 5, 3), "cross_entropy", (x, y), [range(20), range(20, 40)], test=(x, y),
+        transform=fl.Images.of(x, flip=True),
+    )  # fmt: skip
+    run = fl.train(task, fl.FedAvg(lr=0.1), rounds=3, steps=2, batch_size=8)
+    model = run.model()
+    accuracy = float((model(x).argmax(1) == y).double().mean())
+    assert accuracy == pytest.approx(run.history.last("accuracy"))
+    plain = run.model(transform=False)
+    assert torch.equal(plain(task.transform(x, torch.float32)), model(x))
+    assert "Images(mean=" in repr(model)
+    with pytest.raises(fl.FairleadError, match="uint8"):
+        model(task.transform(x, torch.float32))  # normalised twice would be silently wrong
+    run.save(tmp_path / "m.safetensors")
+    with safe_open(tmp_path / "m.safetensors", framework="pt") as file:
+        about = json.loads(file.metadata()["fairlead"])
+        plain.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    assert about["transform"]["mean"] == task.transform.mean
+    assert about["transform"]["std"] == task.transform.std
+    best = fl.BestModel("accuracy")
+    fl.train(task, fl.FedAvg(lr=0.1), rounds=1, callbacks=[best])
+    assert best.model()(x).shape == (40, 3)

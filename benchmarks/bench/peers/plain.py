@@ -70,7 +70,12 @@ def vgg11() -> nn.Module:
             layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
             channels = width
     layers += [nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(512, 10))
+    made = nn.Sequential(*layers, nn.Linear(512, 10))
+    for module in made:
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.zeros_(module.bias)
+    return made
 
 
 class Residual(nn.Module):

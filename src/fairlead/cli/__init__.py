@@ -1,9 +1,23 @@
 """The command line."""
 
-from fairlead.cli import bench, commands, info, reports, reproduce, tuning
-from fairlead.cli.common import app
-from fairlead.cli.runs import runs_app
+import sys
+from typing import Any, NoReturn
 
-app.add_typer(runs_app, name="runs")
+NEEDED = 'error: the command line needs typer and rich: pip install "fairlead[all]"'
 
-__all__ = ["app", "bench", "commands", "info", "reports", "reproduce", "tuning"]
+
+def _missing() -> NoReturn:
+    sys.stderr.write(f"{NEEDED}\n")
+    raise SystemExit(2)
+
+
+app: Any
+try:
+    from fairlead.cli import main, info, bench  # isort: skip: the order of the help
+    from fairlead.cli.common import app
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+        raise
+    app = _missing
+else:
+    __all__ = ["app", "bench", "info", "main"]

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import fairlead
-from fairlead.cli.common import app, fail, out
+from fairlead.cli.common import ABOUT, app, errors_printed, examples, out
 from fairlead.errors import FairleadError
 
 
@@ -29,7 +29,11 @@ def harness() -> ModuleType:
     return importlib.import_module("bench")
 
 
-@app.command("bench")
+@app.command(
+    "bench",
+    rich_help_panel=ABOUT,
+    cls=examples("fairlead bench W1 W2", "fairlead bench --peers --out out/bench"),
+)
 def bench_command(
     workloads: Annotated[
         list[str] | None, typer.Argument(help="W1 … W6, W6run; by default W1 W2 W3")
@@ -62,7 +66,7 @@ def bench_command(
 ) -> None:
     """How fast rounds are: beside a floor, a bare PyTorch loop and other libraries."""
     progress = Console(stderr=True)
-    try:
+    with errors_printed():
         bench = harness()
         with progress.status("…") as status:
             lines = progress.is_terminal
@@ -79,5 +83,3 @@ def bench_command(
             )  # fmt: skip
         out.print(bench.markdown(report), highlight=False, soft_wrap=True)
         out.print(f"written: {folder}/{', '.join(bench.write(report, folder))}", highlight=False)
-    except FairleadError as error:
-        fail(error)

@@ -1,34 +1,28 @@
-"""The commands that train: fairlead run | resume | compare."""
+"""What the commands do that train: fairlead run | resume | compare."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich import box
 from rich.table import Table
 
 from fairlead.cli.build import build_methods, build_task
-from fairlead.cli.common import (
-    app,
-    fail,
-    out,
-    say_memory,
-    say_split,
-    settings_command,
-    table,
-    title,
-)
+from fairlead.cli.common import out
+from fairlead.cli.names import each_method
 from fairlead.cli.settings import AXES, DEFAULTS, execution, local, numbers, target, workers
+from fairlead.cli.show import say_memory, say_split, say_written, title
+from fairlead.cli.tables import table
 from fairlead.cli.write import (
     is_written,
     write_comparison,
     write_run,
 )
 from fairlead.engine.processes.distribute import Distributed
-from fairlead.engine.processes.ranks import is_first, launched, restarted
+from fairlead.engine.processes.environment import is_first, restarted
+from fairlead.engine.processes.ranks import launched
 from fairlead.errors import FairleadError, unknown
 from fairlead.figures.style import figure_path
 from fairlead.run import folder as runs
@@ -38,39 +32,31 @@ from fairlead.run.saved import listed
 from fairlead.run.train import train
 from fairlead.study.compare import compare
 from fairlead.study.folder import ComparisonFolder
+from fairlead.task.per_client import histograms, in_a_line, is_histogram
 from fairlead.track import trackers
 
 
-@settings_command("run", leave_out={"methods", "grid", "seeds", "x"})
 def run_command(s: dict[str, Any]) -> None:
     """Train with one method."""
     _run(s, resume=False)
 
 
-@app.command("resume")
-def resume_command(
-    folder: Annotated[Path, typer.Argument(help="the --out folder of the run")],
-    rounds: Annotated[int | None, typer.Option("--rounds", help="train to this round")] = None,
-) -> None:
-    """Resume a stopped or killed run from its latest checkpoint, with bitwise the same result; without a
-    checkpoint it starts again. A finished run is left as it is."""
-    try:
-        compared = (folder / COMPARISON).is_file()
-        about = {} if compared else runs.read_about(folder)
-        settings = about.get("settings")
-        if compared or about.get("command") == "compare":
-            raise FairleadError(
-                f"{folder} belongs to a comparison: give its compare command again to continue it"
-            )
-        if not isinstance(settings, dict):
-            raise FairleadError(
-                f"the run in {folder} was not started by a command: resume it with fl.train(resume=…)"
-            )
-        known = {key: settings[key] for key in DEFAULTS if key in settings}
-        changed = {} if rounds is None else {"rounds": rounds}
-        _run({**DEFAULTS, **known, "out": folder, **changed}, resume=True)
-    except FairleadError as error:
-        fail(error)
+def resume_command(folder: Path, rounds: int | None) -> None:
+    """Resume a stopped run."""
+    compared = (folder / COMPARISON).is_file()
+    about = {} if compared else runs.read_about(folder)
+    settings = about.get("settings")
+    if compared or about.get("command") == "compare":
+        raise FairleadError(
+            f"{folder} belongs to a comparison: give its compare command again to continue it"
+        )
+    if not isinstance(settings, dict):
+        raise FairleadError(
+            f"the run in {folder} was not started by a command: resume it with fl.train(resume=…)"
+        )
+    known = {key: settings[key] for key in DEFAULTS if key in settings}
+    changed = {} if rounds is None else {"rounds": rounds}
+    _run({**DEFAULTS, **known, "out": folder, **changed}, resume=True)
 
 
 def _run(s: dict[str, Any], resume: bool) -> None:
@@ -102,29 +88,29 @@ def _run(s: dict[str, Any], resume: bool) -> None:
         built, chosen, rounds=s["rounds"], seed=s["seed"], target=target(s["target"], built),
         callbacks=callbacks, workers=workers(s["workers"]), **kept, **work,
     )  # fmt: skip
-    last = {k: v for k, v in result.history.rows[-1].items() if k != "clients"}
+    row = result.history.rows[-1]
+    last = {k: v for k, v in row.items() if k != "clients" and not is_histogram(k)}
     shown = Table(title=f"{label} on {built.name}", box=box.SIMPLE, show_header=False)
     for key, number in last.items():
         is_integer = number == int(number) if math.isfinite(number) else False
         shown.add_row(key.replace("_", " "), f"{number:,.0f}" if is_integer else f"{number:,.5g}")
+    for key, of in histograms(row).items():
+        shown.add_row(f"{key.replace('_', ' ')} histogram", in_a_line(*of))
     out.print(shown)
     out.print(f"engine: {result.engine}", highlight=False)
     say_split(built, s)
     if folder is not None and is_first():
-        out.print(f"written: {write_run(folder, s, result)}", highlight=False)
+        say_written(write_run(folder, s, result))
     if result.stopped == "interrupted":
         out.print(f"stopped in round {result.rounds}: continue with fairlead resume {s['out']}")
     if result.error is not None:
         raise result.error
 
 
-@settings_command("compare", leave_out={"method", "seed", "checkpoint_every", "track", "timeout"})
 def compare_command(s: dict[str, Any]) -> None:
-    """Compare methods, each tuned over the same step sizes. Without arguments: a demo on digits. Given
-    again with the same --out, it does what is missing."""
+    """Compare methods."""
     built = build_task(s)
-    listed = s["methods"] if isinstance(s["methods"], list) else s["methods"].split(",")
-    names = [str(name) for name in listed]
+    names = each_method(s["methods"])
     tried = numbers(s["grid"]) if s["lr"] is None else None
     if tried is not None and not (tried and all(lr > 0 for lr in tried)):
         raise FairleadError(
@@ -139,7 +125,7 @@ def compare_command(s: dict[str, Any]) -> None:
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:
         raise unknown("axis", s["x"], AXES)
-    methods = build_methods(names, s, start)
+    methods = build_methods(names, s, start, tuned=tried is not None)
     say_memory(built, methods.values(), rounds=s["rounds"], **local(s))
     result = compare(
         built, methods, rounds=s["rounds"], seeds=s["seeds"], grid=tried,
@@ -154,4 +140,4 @@ def compare_command(s: dict[str, Any]) -> None:
     for note in result.notes():
         out.print(note, highlight=False)
     if s["out"] is not None:
-        out.print(f"written: {write_comparison(Path(s['out']), s, result)}", highlight=False)
+        say_written(write_comparison(Path(s["out"]), s, result))

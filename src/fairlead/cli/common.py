@@ -1,112 +1,118 @@
-"""Shared by the commands: the app, error messages, flags from settings, tables."""
+"""Shared by the commands: the app, its consoles and error messages. It needs no torch."""
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from inspect import Parameter, Signature
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich import box
-from rich.table import Table
+from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from fairlead.cli.console import Plain
-from fairlead.cli.settings import DEFAULTS, OPTIONS, read_settings
-from fairlead.engine.processes.ranks import Lost, is_first
-from fairlead.errors import FairleadError
-from fairlead.run.about import class_labels
-from fairlead.run.needs import needs
-from fairlead.task.catalog import SPLIT_TASKS
-from fairlead.task.task import Task
+from fairlead.engine.processes.environment import is_first
+from fairlead.errors import FairleadError, Lost
+from fairlead.version import __version__
+
+TRAIN, RESULTS, ABOUT = "Train", "Results", "Names, data and this installation"
+"""The panels of `fairlead --help`."""
+
+COLUMNS = ("folder", "method", "lr", "task", "seed", "rounds", "asked", "status", "metric", "value",
+           "bytes", "when")  # fmt: skip
+"""The columns of `fairlead runs list`."""
+
+
+def examples(*lines: str) -> type[TyperCommand]:
+    """A command whose help ends with lines to type."""
+
+    class Command(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            super().format_help(ctx, formatter)
+            _print_examples(lines)
+
+    return Command
+
+
+class _Commands(TyperGroup):
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        _print_examples(
+            [
+                "fairlead run --method scaffold --split dirichlet --out out/run",
+                "fairlead compare --methods fedavg,scaffold --out out/compare",
+                "fairlead report out/compare",
+                "fairlead run --help",
+            ]
+        )
+
+
+def _print_examples(lines: Sequence[str]) -> None:
+    console = Plain(markup=False, highlight=False)
+    console.print(" Examples:")
+    for line in lines:
+        console.print(f"   {line}", soft_wrap=True)
+    console.print()
+
 
 app = typer.Typer(
-    help="Federated optimization when clients' data differ.",
+    cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 out = Plain(quiet=not is_first(), markup=False)  # one process prints; brackets are literal
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"fairlead {__version__}", highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
-def speak() -> None:
+def speak(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
     """Federated optimization when clients' data differ."""
     warnings.showwarning = _warn  # without the source location
 
 
 def _warn(message: Any, *location: Any, **more: Any) -> None:
-    console = Plain(stderr=True, quiet=not is_first())
-    console.print("warning: ", style="yellow", end="")
-    console.print(str(message), markup=False, highlight=False)
+    _complain(Text("warning: ", style="yellow"), str(message), quiet=not is_first())
 
 
-def fail(error: FairleadError) -> None:
+def _complain(word: Text, text: str, quiet: bool) -> None:
+    Plain(stderr=True, quiet=quiet).print(word + Text(text, style="not bold default"))
+
+
+def say_loading(what: str) -> None:
+    """A first sign of life, before torch is imported, which takes seconds."""
+    if "torch" not in sys.modules:
+        console = Plain(stderr=True, quiet=not is_first())
+        console.print(f"{what}: loading PyTorch …", markup=False, highlight=False)
+
+
+def fail(error: FairleadError) -> NoReturn:
     """Exit with the error message instead of a traceback; only one process reports lost ones."""
-    if is_first() or not isinstance(error, Lost):
-        console = Plain(stderr=True)
-        console.print("error: ", style="bold red", end="")
-        console.print(str(error), markup=False, highlight=False)
+    _complain(
+        Text("error: ", style="bold red"),
+        str(error),
+        quiet=not is_first() and isinstance(error, Lost),
+    )
     raise typer.Exit(2) from None
 
 
-def settings_command(name: str, leave_out: set[str]) -> Callable[..., Any]:
-    """Register a command that has the settings as flags and is called with the merged settings."""
-
-    def register(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
-        def run(**given: Any) -> None:
-            config = given.pop("config")
-            try:
-                command(read_settings(given, config, comparing=name == "compare"))
-            except FairleadError as error:
-                fail(error)
-
-        flags = []
-        for key, (kind, text) in OPTIONS.items():
-            if key not in leave_out:
-                default = DEFAULTS.get(key)
-                shown = text if default is None else f"{text} \\[{default}]"
-                word = key.replace("_", "-")
-                flag = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
-                option = typer.Option(flag, help=shown, show_default=False)
-                hint = Annotated[kind | None, option]
-                flags.append(Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
-        run.__dict__["__signature__"] = Signature(flags)
-        run.__annotations__ = {flag.name: flag.annotation for flag in flags}
-        run.__doc__ = command.__doc__
-        app.command(name)(run)
-        return run
-
-    return register
-
-
-def say_memory(task: Task, methods: Iterable[Any], **settings: Any) -> None:
-    """Print the memory that the run needs, the largest of several."""
-    with suppress(FairleadError):  # the run itself will report the error
-        found = [needs(task, method, **settings) for method in methods]
-        most = max(found, key=lambda n: (n.memories, n.work + n.server))
-        out.print(str(most), highlight=False)
-
-
-def say_split(task: Task, s: dict[str, Any]) -> None:
-    labels = class_labels(task) if s["task"] in SPLIT_TASKS else None
-    if labels is not None:
-        out.print(f"split: {task.split.describe(labels)}", highlight=False)
-
-
-def table(rows: list[dict[str, str]], title: str) -> Table:
-    """Rows as a compact table whose first column is not wrapped."""
-    shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
-    for index, name in enumerate(rows[0]):
-        shown.add_column(name.replace("_", " "), no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        shown.add_row(*row.values())
-    return shown
-
-
-def title(task: Task, s: dict[str, Any]) -> str:
-    value = "" if s["split_value"] is None else f" {s['split_value']:g}"
-    split = f", {s['split']}{value} split" if s["task"] in SPLIT_TASKS else ""
-    cohort = "all" if s["cohort"] is None else s["cohort"]
-    return f"{task.name}: {task.clients} clients{split}, cohort {cohort}, {s['rounds']} rounds, {s['seeds']} seeds"
+@contextmanager
+def errors_printed() -> Iterator[None]:
+    """Exit with an error message instead of a traceback."""
+    try:
+        yield
+    except FairleadError as error:
+        fail(error)

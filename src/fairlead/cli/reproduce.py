@@ -1,14 +1,16 @@
-"""fairlead reproduce: the papers' experiments."""
+"""What fairlead reproduce does: the papers' experiments."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 
-from fairlead.cli.common import app, fail, out, table
+from fairlead.cli.common import out
+from fairlead.cli.names import same_name
+from fairlead.cli.show import say_written
+from fairlead.cli.tables import table
+from fairlead.describe import counted
 from fairlead.errors import FairleadError
 from fairlead.figures.style import figure_path
 from fairlead.study.reproduce import Form, Recipe, carry_out, recipe, recipes
@@ -21,58 +23,37 @@ QUICK = (
 """What `all --quick` runs: one or two experiments per paper."""
 
 
-@app.command("reproduce")
 def reproduce_command(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="experiments; or list, all, or page (writes docs/results.md)"),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="a reduced version, a few minutes")
-    ] = False,
-    seeds: Annotated[int | None, typer.Option("--seeds", help="seeds per setting")] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda")] = "cpu",
-    budget: Annotated[
-        float | None, typer.Option("--budget", help="seconds after which no further case is begun")
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option("--only", help="part of the name of the cases")
-    ] = None,
-    reading: Annotated[
-        list[str] | None, typer.Option("--reading", help="how to read an open point, as name=value")
-    ] = None,
-    folder: Annotated[
-        Path, typer.Option("--out", help="folder for runs, tables and figures")
-    ] = Path("out/reproduce"),
-    results: Annotated[
-        Path | None,
-        typer.Option("--results", help="folder of finished cases to go on from and add to"),
-    ] = None,
-    figure: Annotated[str, typer.Option("--figure", help="png, pdf or svg")] = "png",
+    names: list[str] | None,
+    quick: bool,
+    seeds: int | None,
+    device: str,
+    budget: float | None,
+    only: str | None,
+    reading: list[str] | None,
+    folder: Path,
+    results: Path | None,
+    figure: str,
 ) -> None:
-    """Rerun the papers' experiments: our results next to their claims, and the figures. Given again, the
-    command does what is missing."""
-    try:
-        chosen = dict(part.split("=", 1) for part in reading or () if "=" in part)
-        if len(chosen) != len(reading or ()):
-            raise FairleadError("a reading is given as --reading name=value")
-        if not names or names == ["list"]:
-            _list(results or Path("results"))
-            return
-        if names == ["page"]:
-            files = write_page(results or Path("results"), Path("docs/results.md"))
-            out.print(f"written: {files[0]} and {len(files) - 1} figures", highlight=False)
-            return
-        figure_path(folder, "figure", figure)  # fail before the work
-        wanted = (QUICK if quick else tuple(recipes())) if names == ["all"] else tuple(names)
-        form = Form(quick, seeds, device, chosen)
-        made = [recipe(name) for name in wanted]
-        for one in made:
-            one.check(form)
-        for one in made:
-            _run(one, form, folder, results, budget, only, figure)
-    except FairleadError as error:
-        fail(error)
+    """Rerun the papers' experiments, list them, or write the page of results."""
+    chosen = dict(part.split("=", 1) for part in reading or () if "=" in part)
+    if len(chosen) != len(reading or ()):
+        raise FairleadError("a reading is given as --reading name=value")
+    if not names or names == ["list"]:
+        _list(results or Path("results"))
+        return
+    if names == ["page"]:
+        files = write_page(results or Path("results"), Path("docs/results.md"))
+        say_written(f"{files[0]} and {counted(len(files) - 1, 'figure')}")
+        return
+    figure_path(folder, "figure", figure)  # fail before the work
+    wanted = (QUICK if quick else tuple(recipes())) if names == ["all"] else tuple(names)
+    form = Form(quick, seeds, device, chosen)
+    made = [recipe(same_name(name, recipes())) for name in wanted]
+    for one in made:
+        one.check(form)
+    for one in made:
+        _run(one, form, folder, results, budget, only, figure)
 
 
 def _run(
@@ -97,10 +78,11 @@ def _run(
         (place / "table.md").write_text(outcome.to_markdown(one.title), encoding="utf-8")
         if outcome.draw is not None:
             outcome.draw(figure_path(place, "figure", figure))
-        out.print(f"written: {place}", highlight=False)
+        say_written(str(place))
     if done.missing:
         out.print(
-            f"{done.missing} cases of {one.name} are left: give the command again", highlight=False
+            f"left of {one.name}: {counted(done.missing, 'case')}; give the command again",
+            highlight=False,
         )
 
 

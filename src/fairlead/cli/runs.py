@@ -1,4 +1,4 @@
-"""The commands for run folders: fairlead runs list | show | diff | rm."""
+"""What the commands for run folders do: fairlead runs list | show | diff | rm."""
 
 from __future__ import annotations
 
@@ -7,56 +7,44 @@ import io
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich import box
 from rich.table import Table
 
+from fairlead.cli.common import COLUMNS
 from fairlead.cli.console import Plain, plain
+from fairlead.cli.tables import table
+from fairlead.describe import counted
 from fairlead.errors import FairleadError, unknown
+from fairlead.figures.plots import MAIN
 from fairlead.methods.citations import PAPERS
-from fairlead.report.plots import MAIN
 from fairlead.run import folder as runs
 from fairlead.run.folder import CHECKPOINTS, StoredRun
 from fairlead.run.history import History
 from fairlead.run.saved import listed
+from fairlead.task.per_client import histograms, in_a_line, is_histogram
 from fairlead.track.tracker import best
 
-runs_app = typer.Typer(help="Run folders: list, show, diff, rm.", no_args_is_help=True)
 
-COLUMNS = ("folder", "method", "lr", "task", "seed", "rounds", "asked", "status", "metric", "value",
-           "bytes", "when")  # fmt: skip
-
-Json = Annotated[bool, typer.Option("--json", help="as JSON")]
-Csv = Annotated[bool, typer.Option("--csv", help="as CSV")]
-
-
-@runs_app.command("list")
-def list_command(
-    folders: Annotated[list[Path] | None, typer.Argument(help="folders to search")] = None,
-    sort: Annotated[str, typer.Option(help=f"sort by one of {', '.join(COLUMNS)}")] = "folder",
-    as_json: Json = False,
-    as_csv: Csv = False,
-) -> None:
-    """List all runs in the folders: what they are, their progress and how they ended."""
-    with _errors_printed():
-        if sort not in COLUMNS:
-            raise unknown("column", sort, COLUMNS)
-        found = _listed(folders or [Path()])
-        found.sort(key=lambda row: (row[sort] is None, row[sort] if row[sort] is not None else 0))
-        if as_json:
-            sys.stdout.write(json.dumps(found, indent=1) + "\n")
-        elif as_csv:
-            _write_csv(list(COLUMNS), found)
-        elif not found:
-            _echo("there are no runs")
-        else:
-            _print(_overview(found, narrow=Plain().width < 110))
+def list_command(folders: Sequence[Path], sort: str, as_json: bool, as_csv: bool) -> None:
+    """List all runs in the folders."""
+    if sort not in COLUMNS:
+        raise unknown("column", sort, COLUMNS)
+    found = _listed(folders)
+    found.sort(key=lambda row: (row[sort] is None, row[sort] if row[sort] is not None else 0))
+    if as_json:
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    elif as_csv:
+        _write_csv(list(COLUMNS), found)
+    elif not found:
+        _echo("there are no runs")
+    else:
+        _print(_overview(found, Plain().width))
 
 
 def _listed(folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -88,7 +76,7 @@ def _row(run: StoredRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _overview(rows: list[dict[str, Any]], narrow: bool) -> Table:
+def _overview(rows: list[dict[str, Any]], width: int) -> Table:
     """A table for display; narrow terminals get fewer columns."""
     shown = [
         {
@@ -100,31 +88,21 @@ def _overview(rows: list[dict[str, Any]], narrow: bool) -> Table:
         }
         for row in rows
     ]  # fmt: skip
-    names = [name for name in shown[0] if not (narrow and name in ("task", "size", "when"))]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True)
-    for name in names:
-        right = name in ("lr", "seed", "rounds", "size")
-        table.add_column(name, overflow="fold", justify="right" if right else "left")
-    for row in shown:
-        table.add_row(*(row[name] for name in names))
-    return table
+    names = [name for name in shown[0] if not (width < 110 and name in ("task", "size", "when"))]
+    return table(
+        [{name: row[name] for name in names} for row in shown], paths="folder", width=width
+    )
 
 
-@runs_app.command("show")
-def show_command(
-    folder: Annotated[Path, typer.Argument(help="a run folder")],
-    history: Annotated[bool, typer.Option("--history", help="the whole history")] = False,
-    as_csv: Csv = False,
-) -> None:
-    """Show one run: settings, parts, metrics, checkpoints, and what to cite."""
-    with _errors_printed():
-        run = runs.read(folder)
-        if as_csv:
-            _write_csv(list(run.history), run.history.rows)
-        elif history:
-            _echo(_text(run.history))
-        else:
-            _show(run)
+def show_command(folder: Path, history: bool, as_csv: bool) -> None:
+    """Show one run."""
+    run = runs.read(folder)
+    if as_csv:
+        _write_csv(list(run.history), run.history.rows)
+    elif history:
+        _echo(_text(run.history))
+    else:
+        _show(run)
 
 
 def _show(run: StoredRun) -> None:
@@ -147,8 +125,12 @@ def _show(run: StoredRun) -> None:
     if run.history.rows:
         values = Table("", "last", "best", title="values", box=box.SIMPLE_HEAD)
         top = best(run.history)
-        for name, value in run.history.rows[-1].items():
-            values.add_row(_name(name), _number(value), _number(top.get(name)))
+        last = run.history.rows[-1]
+        for name, value in last.items():
+            if not is_histogram(name):
+                values.add_row(_name(name), _number(value), _number(top.get(name)))
+        for name, of in histograms(last).items():
+            values.add_row(f"{_name(name)} histogram", in_a_line(*of), "")
         _print(values)
     kept = {
         f"round {int(path.stem.partition('-')[2])}": _size(path.stat().st_size)
@@ -160,62 +142,49 @@ def _show(run: StoredRun) -> None:
         _echo(paper.bibtex)
 
 
-@runs_app.command("diff")
-def diff_command(
-    one: Annotated[Path, typer.Argument(help="a run folder")],
-    two: Annotated[Path, typer.Argument(help="another run folder")],
-) -> None:
-    """Show how two runs differ: settings, last values, and the first round with different rows. The
-    exit code is 1 if rows differ."""
-    with _errors_printed():
-        a, b = runs.read(one), runs.read(two)
-        settings = Table("setting", str(one), str(two), title="settings", box=box.SIMPLE_HEAD)
-        different = runs.differences(a, b)
-        for name, (first, second) in different.items():
-            settings.add_row(name, _short(first), _short(second))
-        if different:
-            _print(settings)
-        else:
-            _echo("the settings are the same")
-        last = [history.rows[-1] if history.rows else {} for history in (a.history, b.history)]
-        numbers = Table("", str(one), str(two), title="last values", box=box.SIMPLE_HEAD)
-        for name in dict.fromkeys([*last[0], *last[1]]):
-            numbers.add_row(_name(name), *(_number(row.get(name)) for row in last))
-        _print(numbers)
-        at = runs.first_difference(a.history, b.history)
-        if at is None:
-            _echo(f"all {len(a.history.rows)} rows are the same, apart from seconds")
-            return
-        _echo(f"the rows differ from round {at} on")
-        raise typer.Exit(1)
+def diff_command(one: Path, two: Path) -> None:
+    """Show how two runs differ; exit with 1 if rows differ."""
+    a, b = runs.read(one), runs.read(two)
+    settings = Table("setting", str(one), str(two), title="settings", box=box.SIMPLE_HEAD)
+    different = runs.differences(a, b)
+    for name, (first, second) in different.items():
+        settings.add_row(name, _short(first), _short(second))
+    if different:
+        _print(settings)
+    else:
+        _echo("the settings are the same")
+    last = [history.rows[-1] if history.rows else {} for history in (a.history, b.history)]
+    numbers = Table("", str(one), str(two), title="last values", box=box.SIMPLE_HEAD)
+    for name in dict.fromkeys([*last[0], *last[1]]):
+        numbers.add_row(_name(name), *(_number(row.get(name)) for row in last))
+    _print(numbers)
+    at = runs.first_difference(a.history, b.history)
+    if at is None:
+        _echo(f"all rows are the same ({counted(len(a.history.rows), 'row')}), apart from seconds")
+        return
+    _echo(f"the rows differ from round {at} on")
+    raise typer.Exit(1)
 
 
-@runs_app.command("rm")
-def rm_command(
-    folders: Annotated[list[Path], typer.Argument(help="run folders")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-) -> None:
+def rm_command(folders: Sequence[Path], yes: bool) -> None:
     """Delete runs: their own files and checkpoints, and folders left empty."""
-    with _errors_printed():
-        found = [runs.read(folder) for folder in folders]
-        for run in found:  # check all before deleting any
-            if run.busy:
-                raise FairleadError(f"a process is writing to {run.folder}: stop it first")
-            if run.folder.is_symlink():
-                raise FairleadError(f"{run.folder} is a link: give {run.folder.resolve()} itself")
-            files = runs.belongings(run.folder)
-            _echo(f"{run.folder}: {run.label}, {_files(len(files))}, {_size(run.size)}")
-            others = _others(run.folder, files)
-            if others:
-                _echo(f"  kept: {', '.join(others[:8])}{', …' * (len(others) > 8)}")
-        if not yes and not typer.confirm(
-            f"Delete {'this run' if len(found) == 1 else 'these runs'}?"
-        ):
-            _echo("nothing was deleted")
-            return
-        for run in found:
-            runs.remove(run.folder)
-            _echo(f"deleted: {run.folder}")
+    found = [runs.read(folder) for folder in folders]
+    for run in found:  # check all before deleting any
+        if run.busy:
+            raise FairleadError(f"a process is writing to {run.folder}: stop it first")
+        if run.folder.is_symlink():
+            raise FairleadError(f"{run.folder} is a link: give {run.folder.resolve()} itself")
+        files = runs.belongings(run.folder)
+        _echo(f"{run.folder}: {run.label}, {counted(len(files), 'file')}, {_size(run.size)}")
+        others = _others(run.folder, files)
+        if others:
+            _echo(f"  kept: {', '.join(others[:8])}{', …' * (len(others) > 8)}")
+    if not yes and not typer.confirm(f"Delete {'this run' if len(found) == 1 else 'these runs'}?"):
+        _echo("nothing was deleted")
+        return
+    for run in found:
+        runs.remove(run.folder)
+        _echo(f"deleted: {run.folder}")
 
 
 def _others(folder: Path, own: Sequence[Path]) -> list[str]:
@@ -223,18 +192,6 @@ def _others(folder: Path, own: Sequence[Path]) -> list[str]:
     mine = {folder / runs.LOCK, *own}
     left = [p for p in folder.rglob("*") if p not in mine and (p.is_symlink() or not p.is_dir())]
     return sorted({path.relative_to(folder).parts[0] for path in left})
-
-
-@contextmanager
-def _errors_printed() -> Iterator[None]:
-    """Exit with an error message instead of a traceback."""
-    try:
-        yield
-    except FairleadError as error:
-        console = Plain(stderr=True)
-        console.print("error: ", style="bold red", end="")
-        console.print(str(error), markup=False, highlight=False)
-        raise typer.Exit(2) from None
 
 
 def _echo(text: str) -> None:
@@ -298,10 +255,6 @@ def _size(count: int) -> str:
         value /= 1000
         units.pop(0)
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def _files(count: int) -> str:
-    return f"{count} file{'s' * (count != 1)}"
 
 
 def _when(text: str | None) -> str:

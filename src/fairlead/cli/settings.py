@@ -1,25 +1,25 @@
-"""The settings of runs and comparisons: defaults, flags, and TOML files."""
+"""The settings of runs and comparisons: defaults, flags, and TOML files. Importing it needs no torch."""
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairlead.data.batches import Geometric
-from fairlead.data.sampling import AllFirst, Always, Cohorts
-from fairlead.engine.processes.workers import Workers
-from fairlead.engine.simulate import Simulate
+from fairlead.cli.names import absolute, each_method, own_file, pairs, same_name
 from fairlead.errors import FairleadError, unknown
-from fairlead.task.catalog import task_defaults
-from fairlead.task.evaluation import directions
-from fairlead.task.metrics import Better
-from fairlead.task.task import Task
+
+if TYPE_CHECKING:  # they need torch, and help should not wait for it
+    from fairlead.data.batches import Geometric
+    from fairlead.data.sampling import Cohorts
+    from fairlead.engine.processes.workers import Workers
+    from fairlead.task.metrics import Better
+    from fairlead.task.per_client import PerClient
+    from fairlead.task.task import Task
 
 METHOD_SETTINGS = ("server_lr", "server", "mu", "option", "warm_start", "compressor", "momentum",
-                   "momentum_reset", "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
+                   "momentum_reset", "local", "aggregate", "beta", "alpha", "damping", "first_batch", "gamma", "layers")  # fmt: skip
 
 DEFAULTS: dict[str, Any] = {
     "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto",
     "precision": "auto", "compile": "auto", "dtype": None,
-    "eval_every": 1, "objective": True, "drift": False, "checkpoint_every": None, "track": None,
+    "eval_every": 1, "objective": True, "drift": False, "per_client": False, "personal_steps": 0, "checkpoint_every": None, "track": None,
     "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
@@ -44,6 +44,8 @@ WORDS = (
     "method",
     "methods",
     "server",
+    "local",
+    "aggregate",
     "precision",
     "task_set",
     "track",
@@ -56,11 +58,22 @@ KINDS: dict[Any, Any] = {
     str: str | int | float,
     Path: str,
 }
+NAMES = (
+    "task", "split", "model", "compressor", "schedule", "server", "option", "cohort", "steps",
+    "weighting", "engine", "device", "workers", "memories", "precision", "compile", "dtype", "figure", "x",
+)  # fmt: skip
+"""Settings with names that are taken in any case; those of methods are looked up later."""
 LISTS: dict[str, type] = {"methods": list, "grid": list, "target": dict}
 
 OPTIONS: dict[str, tuple[Any, str]] = {
-    "methods": (str, "the methods, comma-separated"),
-    "method": (str, "the method; see `fairlead list`"),
+    "methods": (
+        str,
+        "the methods, comma-separated; with settings of their own as fedavg:momentum=0.9",
+    ),
+    "method": (
+        str,
+        "the method; see `fairlead list`; fedavg:momentum=0.9 with settings, my.py:MyMethod from a file",
+    ),
     "task": (str, "what to train; see `fairlead list`"),
     "task_set": (str, "the task's own settings, comma-separated: s=10,scaling=printed"),
     "split": (
@@ -76,7 +89,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "model": (
         str,
         "softmax, mlp (mlp:600x600 for these widths), cnn, vgg11, resnet8 (with -bn for BatchNorm); "
-        "gru or transformer for text",
+        "gru or transformer for text; my.py:net from a file",
     ),
     "rounds": (int, "communication rounds"),
     "cohort": (
@@ -99,6 +112,16 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "compressor": (str, "for uploads: qsgd:2, qsgd:2:elias, topk:0.01:ef, randk:0.1, bfloat16"),
     "momentum": (float, "momentum of local steps, if the method has it"),
     "momentum_reset": (bool, "start local momentum anew every round; else clients keep it"),
+    "local": (
+        str,
+        "the clients' optimizer: sgd, adam, adamw or rmsprop, with its settings: adam:beta2=0.99,clip=1,keep=true; "
+        "its step size is --lr",
+    ),
+    "aggregate": (
+        str,
+        "instead of the mean of the clients' steps: median, trimmed-mean:share=0.2 or "
+        "clipped-mean:norm=1,noise=0.5",
+    ),
     "beta": (
         str,
         "momentum of FedGLOMO, Mime and SCAFFOLD-M; FedGLOMO's may be a schedule, 0.2:exponential:0.99",
@@ -147,6 +170,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "eval_every": (int, "rounds between evaluations"),
     "objective": (bool, "whether evaluations compute the loss on all training data"),
     "drift": (bool, "record the drift diversity of every layer at evaluations"),
+    "per_client": (bool, "record the metrics of every client on its own test data"),
+    "personal_steps": (int, "local steps before clients are tested again, as personalised models"),
     "config": (Path, "TOML file with settings; flags take precedence"),
     "checkpoint_every": (
         int,
@@ -159,12 +184,32 @@ OPTIONS: dict[str, tuple[Any, str]] = {
 }
 
 
-def read_settings(given: dict[str, Any], config: Path | None, comparing: bool) -> dict[str, Any]:
-    """Merge the defaults, the task's defaults, the TOML file and the flags, in this order. A task's
+def chosen(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """The settings in the TOML file and the flags, which take precedence."""
+    found = {} if config is None else _from_file(config)
+    found.update({k: v for k, v in given.items() if v is not None})
+    return {key: plain(key, value) for key, value in found.items()}
+
+
+def plain(key: str, value: Any) -> Any:
+    """A setting's value with names in lower case, and methods and models in files with their absolute paths,
+    so that a run can be resumed from any folder."""
+    if key == "methods":
+        texts = [absolute(text) for text in each_method(value)]
+        return texts if isinstance(value, list) else ",".join(texts)
+    if key == "method" or (key == "model" and own_file(value)):
+        return absolute(value)
+    if key not in NAMES or not isinstance(value, str):
+        return value
+    return value.upper() if key == "option" else value.lower()
+
+
+def read_settings(chosen: dict[str, Any], comparing: bool) -> dict[str, Any]:
+    """Merge the defaults, the task's defaults and the chosen settings, in this order. A task's
     target applies only to comparisons, its step size only to runs, which have no grid."""
-    chosen = {} if config is None else _from_file(config)
-    chosen.update({k: v for k, v in given.items() if v is not None})
-    name = chosen.get("task", DEFAULTS["task"])
+    from fairlead.task.catalog import TASKS, task_defaults
+
+    name = same_name(chosen.get("task", DEFAULTS["task"]), TASKS)
     own = pairs(chosen.get("task_set", DEFAULTS["task_set"]))
     defaults = task_defaults(name, own)
     lr = defaults.pop("lr_run", 0.1)
@@ -173,7 +218,7 @@ def read_settings(given: dict[str, Any], config: Path | None, comparing: bool) -
         defaults["lr"] = lr
     if chosen.get("epochs") is not None:
         defaults.pop("steps", None)
-    return {**DEFAULTS, **defaults, **chosen}
+    return {**DEFAULTS, **defaults, **chosen, "task": name}
 
 
 def _from_file(config: Path) -> dict[str, Any]:
@@ -194,24 +239,6 @@ def _from_file(config: Path) -> dict[str, Any]:
     return found
 
 
-def pairs(text: str | None) -> dict[str, Any]:
-    """Settings written as comma-separated name=value pairs.
-
-    >>> pairs("s=10,scaling=printed")
-    {'s': 10, 'scaling': 'printed'}
-    """
-    found: dict[str, Any] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise FairleadError(f"cannot parse '{part}': write name=value")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found
-
-
 def number(text: Any) -> Any:
     """A count or a fraction: '20' is a count, '0.2' a fraction."""
     if text is None or isinstance(text, int | float):
@@ -228,6 +255,8 @@ def cohort(text: Any) -> Cohorts:
     >>> cohort("0.2"), cohort("all-first:25"), cohort("always:3,19+1")
     (0.2, AllFirst(size=25), Always(ids=(3, 19), more=1))
     """
+    from fairlead.data.sampling import AllFirst, Always
+
     kind, colon, rest = str(text).partition(":")
     if not colon:
         return number(text)
@@ -257,6 +286,8 @@ SIGNS: dict[str, Better] = {"<": "lower", "≤": "lower", ">": "higher", "≥": 
 
 def target(text: Any, task: Task) -> dict[str, float] | None:
     """A target such as accuracy=0.9, accuracy>0.9 or loss<0.1; a sign must agree with the metric's direction."""
+    from fairlead.task.evaluation import directions
+
     if not text:
         return None
     name, sign, value = [*re.split(r"([<>]=?|[≤≥=])", str(text), maxsplit=1), "", ""][:3]
@@ -279,6 +310,8 @@ def target(text: Any, task: Task) -> dict[str, float] | None:
 
 def steps(text: Any) -> int | Geometric | None:
     """The local steps: a number, or random:p to synchronize with probability p."""
+    from fairlead.data.batches import Geometric
+
     if text is None or isinstance(text, int):
         return text
     kind, _, p = str(text).partition(":")
@@ -306,8 +339,17 @@ def execution(s: dict[str, Any]) -> dict[str, Any]:
     return {"memories": s["memories"], "precision": s["precision"], "compile": words[compile]}
 
 
+def per_client(s: dict[str, Any]) -> PerClient | None:
+    """What to record of single clients."""
+    from fairlead.task.per_client import PerClient
+
+    return PerClient(s["personal_steps"]) if s["per_client"] or s["personal_steps"] else None
+
+
 def local(s: dict[str, Any]) -> dict[str, Any]:
     """The settings of `train` that a run and a comparison share."""
+    from fairlead.engine.simulate import Simulate
+
     engine, how = s["engine"], execution(s)
     plain = all(value == "auto" for value in how.values())
     return {
@@ -316,5 +358,5 @@ def local(s: dict[str, Any]) -> dict[str, Any]:
         "weighting": s["weighting"], "dropout": s["dropout"],
         "engine": engine if plain else Simulate(engine, **how),
         "eval_every": s["eval_every"], "objective": s["objective"],
-        "drift": s["drift"],
+        "drift": s["drift"], "per_client": per_client(s),
     }  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.errors import FairleadError
+from fairlead.figures.plots import MAIN, run_figure
 from fairlead.figures.style import figure_path
-from fairlead.report.plots import MAIN, run_figure
 from fairlead.run import folder as runs
 from fairlead.run.about import class_labels
 from fairlead.run.train import Run

@@ -22,8 +22,10 @@ from torch import Tensor
 from fairlead.compress import Compressor
 from fairlead.core.domain import Simplex
 from fairlead.core.records import Memory, State, Upload
+from fairlead.core.replies import Replies
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate, rate_at
+from fairlead.theory.bound import Constants
 
 S = TypeVar("S", bound=State)
 M = TypeVar("M", bound=Memory)
@@ -85,19 +87,6 @@ class Lasting:
 Broadcast: TypeAlias = Tensor | Lasting | float
 
 
-@dataclasses.dataclass(frozen=True)
-class Replies(Generic[U]):
-    """What came back from one exchange."""
-
-    mean: U
-    """The mean of every uploaded vector over the clients that answered, by the run's weights."""
-    count: int
-    """How many clients answered."""
-    share: Any
-    """The weight of the clients that answered among all clients: |S|/N for uniform weights. A number,
-    or a one-element tensor where rounds are captured."""
-
-
 class Cohort(ABC):
     """The clients of one round, as the server sees them."""
 
@@ -133,6 +122,13 @@ class Algorithm(ABC, Generic[S, M]):
     refuses: ClassVar[Mapping[str, str]] = {}
     """Settings that other methods have and the mathematics of this one does not allow, and why."""
 
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        for name, why in cls.refuses.items():
+            default = getattr(cls, name, None)
+            if name in settings and settings[name] not in (None, default):
+                raise FairleadError(f"{cls.__name__} does not support {name}: {why}")
+        return super().__new__(cls)
+
     def bind(self, layers: Mapping[str, slice], domain: Simplex | None = None) -> Self:
         """The method for a model with these parameters, by name and position in the vector, and for
         points of a set; most methods only know the whole space."""
@@ -140,6 +136,10 @@ class Algorithm(ABC, Generic[S, M]):
             raise FairleadError(
                 f"the steps of {type(self).__name__} leave the simplex: use MirrorDescent or MirrorProx"
             )
+        return self
+
+    def settled(self, constants: Constants | None) -> Self:
+        """The method with the settings that it takes from the task's constants; most take none."""
         return self
 
     def to(self, device: torch.device) -> Self:
@@ -172,6 +172,11 @@ class Algorithm(ABC, Generic[S, M]):
         """The client program with this name. An exchange is described by the name, so that any process
         that has the method can run it."""
         return getattr(self, name)
+
+    def sees_each(self) -> bool:
+        """Whether `round` looks at single uploads: at `replies.each`, or at more than the mean of them. They
+        are then kept, and gathered from all processes of a run."""
+        return False
 
     def communications(self) -> int:
         """How many communication rounds the paper counts per round."""

@@ -67,8 +67,13 @@ def check_split(split: Split, samples: int) -> None:
         )
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
-    """Reject class labels that the model has no output for."""
+def check_labels(labels: Tensor, classes: int, ignored: int = -100) -> None:
+    """Reject class labels that the model has no output for; in sequences of
+    labels, `ignored` is padding."""
+    if labels.dim() > 1:
+        labels = labels[labels != ignored]
+    if not len(labels):
+        return
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise FairleadError(

@@ -56,7 +56,9 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor | NDArray[np.uint8], flip: bool = False, crop: int = 0) -> Images:
-        """With the mean and standard deviation of images (N, C, H, W), which may be memory-mapped."""
+        """With the mean and standard deviation of images (N, C, H, W), or of grey ones (N, H, W), which may be
+        memory-mapped."""
+        x = x[:, None] if x.ndim == 3 else x
         _check(x)
         levels = np.arange(256) / 255
         counts = np.zeros((x.shape[1], 256), dtype=np.int64)
@@ -114,5 +116,5 @@ def _constants(
 def _check(x: Tensor | NDArray[np.uint8]) -> None:
     if str(x.dtype).removeprefix("torch.") != "uint8" or x.ndim < 4:
         raise FairleadError(
-            f"the images are {x.dtype} of shape {tuple(x.shape)}: give uint8 images as (N, C, H, W)"
+            f"the images are {x.dtype} of shape {tuple(x.shape)}: give uint8 images as (N, C, H, W) or (N, H, W)"
         )

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairlead.describe import counted
 from fairlead.errors import FairleadError
 from fairlead.rng import Purpose, uniform, words
 
@@ -134,8 +135,8 @@ class Uniform(Sampler):
             raise FairleadError(f"cohort is {self.size}: a fraction must be in (0, 1]")
         if not 1 <= self.count(clients) <= clients:
             raise FairleadError(
-                f"cohort is {self.size} but there are {clients} clients: "
-                f"give 1 to {clients}, or a fraction such as 0.2"
+                f"cohort is {self.size} but there {'is' if clients == 1 else 'are'} "
+                f"{counted(clients, 'client')}: give 1 to {clients}, or a fraction such as 0.2"
             )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairlead.data import locations
 from fairlead.data.formats import Arrays
+from fairlead.data.holdings import Holdings, holdings
 from fairlead.data.locations import Location
 from fairlead.data.registry import SOURCES, File, Source
 from fairlead.errors import FairleadError, unknown
@@ -165,24 +166,43 @@ class Row(NamedTuple):
     name: str
     what: str
     samples: int
+    """As published; 0 for your own."""
     classes: int
     where: str
+    holds: Holdings | None = None
+    """What the npz file there holds, if it is one."""
+    wrong: str = ""
+    """Why the npz file there cannot be used."""
 
 
 def listing(data: str | Path | None = None) -> list[Row]:
-    """Every data set and where it is: embedded, a folder, the cache, or not found."""
+    """Every data set, your own npz files included, where it is (embedded, a folder, the cache, or not found), and
+    what its file holds."""
     folder, cache = locations.data_folder(data), locations.cache_folder()
-    rows = []
+    rows, seen = [], set()
     for source in SOURCES.values():
-        where = "not found"
+        where, found = "not found", None
         if source.read is None:
             where = "embedded"
-        elif locations.find(source, folder):
+        elif found := locations.find(source, folder):
             where = str(folder)
-        elif locations.find(source, cache):
+        elif found := locations.find(source, cache):
             where = "cache"
-        rows.append(Row(source.name, source.what, source.samples, source.classes, where))
-    return rows
+        row = Row(source.name, source.what, source.samples, source.classes, where)
+        if found is not None and found.npz:
+            seen.add(found.paths[0])
+            row = _with_holdings(row, found.paths[0])
+        rows.append(row)
+    own = sorted({*(folder.glob("*.npz") if folder is not None else ())} - seen)
+    mine = (_with_holdings(Row(path.stem, "your own", 0, 0, str(folder)), path) for path in own)
+    return [*rows, *(row for row in mine if row.holds is not None)]
+
+
+def _with_holdings(row: Row, path: Path) -> Row:
+    try:
+        return row._replace(holds=holdings(path))
+    except FairleadError as error:
+        return row._replace(wrong=str(error))
 
 
 def get(name: str, data: str | Path | None = None, progress: bool | None = None) -> list[Path]:

@@ -53,6 +53,8 @@ def coding(values: ArrayLike, loss: Any = None, keep: bool = False) -> Coding:
     tensor([0, 1])
     """
     array = np.asarray(values)
+    if array.ndim == 2 and array.dtype.kind in "iu":  # a label per token
+        return Coding(None, torch.int64)
     if array.ndim != 1 or array.dtype.kind not in "iufbUS":
         raise FairleadError(
             f"the labels are {array.dtype} of shape {array.shape}: give one number or string per sample"
@@ -108,6 +110,20 @@ def _typed(cells: list[str]) -> NDArray[Any]:
 
 
 _CODE = re.compile(r"[+-]?0\d|.*\d_\d")
+
+
+def columns(table: Any) -> Mapping[str, Any]:
+    """The columns by name of a dict, or of a table of pandas, polars or pyarrow."""
+    if isinstance(table, Mapping):
+        return table
+    if hasattr(table, "collect"):  # a query of polars that has not run
+        table = table.collect()
+    names = getattr(table, "column_names", getattr(table, "columns", None))
+    if names is None or callable(names):
+        raise FairleadError(
+            f"the table is a {type(table).__name__}: give a dict of columns, or a table of pandas, polars or pyarrow"
+        )
+    return {str(name): table[name] for name in names}
 
 
 def column(table: Mapping[str, Any], name: str) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -41,6 +42,8 @@ class Request:
     draw_of: Callable[[Ids], Draw]
     """The batches of some of the round's clients."""
     measures: tuple[Measure, ...] = ()
+    rows: bool = False
+    """Whether the server looks at single uploads."""
 
     @cached_property
     def draw(self) -> Draw:
@@ -76,6 +79,8 @@ class Answer:
     kind: type[Any] = Upload
     """The class of their upload."""
     sums: dict[str, Tensor] = field(default_factory=dict)
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    """The uploads themselves in the order of the clients, (S, d), where the request asks for them."""
     buffers: Tensor | None = None
     states: list[tuple[Ids, Memory]] = field(default_factory=list)
     residuals: list[tuple[Ids, dict[str, Tensor]]] = field(default_factory=list)
@@ -107,6 +112,8 @@ class Answer:
         self.gradients += served.gradients
         for name, value in upload.tensors().items():
             self._add(name, value, weights)
+            if request.rows:
+                self._place(name, rows_of(value, len(places)), places)
         if kept is not None:
             self.states.append((ids, kept))
         if served.held:
@@ -120,6 +127,14 @@ class Answer:
             self.measured = added(
                 self.measured, {measure.name: measure.upload(upload, len(places))}
             )
+
+    def _place(self, name: str, rows: Tensor, places: Ids) -> None:
+        if np.array_equal(places, np.arange(self.count)):
+            self.rows[name] = rows
+            return
+        if name not in self.rows:
+            self.rows[name] = rows.new_zeros((self.count, rows.shape[-1]))
+        self.rows[name][torch.from_numpy(places).to(rows.device)] = rows
 
     def _add(self, name: str, value: Tensor, weights: Tensor) -> None:
         total = self.sums.get(name)

@@ -34,6 +34,7 @@ from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
 from fairlead.engine.group import Group
 from fairlead.engine.session import Execution, Session
 from fairlead.engine.state.store import Keep
+from fairlead.errors import FairleadError
 from fairlead.gradients.deferred import LEAST_DIM
 from fairlead.gradients.form import ANY, Form
 from fairlead.gradients.oracle import Gradients, ways
@@ -99,6 +100,8 @@ def chosen(p: Problem) -> Execution:
             mode, form, why = _fastest(p, forms)
         else:
             form = forms[mode]
+            if mode == "vmap" and not p.session.task.capturable:
+                _refuse_what_vmap_cannot(p, form)
         if mode == "loop" and form.deferred == "products" and _products_reused(p, form):
             form = dataclasses.replace(form, deferred="sums")
     if mode == "vmap" and p.room < len(p.ids):
@@ -139,8 +142,7 @@ def _fastest(p: Problem, forms: dict[str, Form]) -> tuple[str, Form, str]:
         try:
             trial.seconds(p.ids, p.draw)
         except RuntimeError as error:
-            sentence = str(error).split(". ")[0].split("\n")[0]
-            return "loop", forms["loop"], f"loop: vmap cannot run the model: {sentence}"
+            return "loop", forms["loop"], f"loop: vmap cannot run the model: {_sentence(error)}"
         return "vmap", forms["vmap"], "vmap: a small problem"
 
     def measured() -> dict[str, float]:
@@ -151,6 +153,26 @@ def _fastest(p: Problem, forms: dict[str, Form]) -> tuple[str, Form, str]:
     best = min(seconds, key=lambda mode: seconds[mode])
     shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
     return best, forms[best], f"{best}: measured for the first local steps of the cohort: {shown}"
+
+
+def _refuse_what_vmap_cannot(p: Problem, form: Form) -> None:
+    """Raise an error if vmap was asked for and cannot run a step of the user's own model."""
+    if unstackable(p.session.task, p.draw):
+        return  # which is said elsewhere
+    try:
+        Trial(p.session, form, "vmap", p.room).seconds(p.ids, p.draw, steps=1)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise FairleadError(
+            f'vmap cannot run the model for several clients at once: {_sentence(error)}; use engine="loop"'
+        ) from error
+
+
+def _sentence(error: RuntimeError) -> str:
+    if "data-dependent control flow" in str(error):
+        return "its Python code looks at the values of tensors"
+    return str(error).split(". ")[0].split("\n")[0].rstrip(".")
 
 
 # -- trials ---------------------------------------------------------------------------------------

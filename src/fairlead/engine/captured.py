@@ -297,6 +297,7 @@ class Take:
         return replace(
             made,
             sums={n: out[f"sum/{n}"].clone() for n in made.sums},
+            rows={n: out[f"rows/{n}"].clone() for n in made.rows},
             buffers=out["buffers"].clone() if "buffers" in out else None,
             states=[(ids, kept.filled(_under(out, "state/"))) for _, kept in made.states],
             residuals=[(ids, _under(out, "held/")) for _ in made.residuals],
@@ -312,6 +313,7 @@ class Take:
 def _tensors(answer: Answer) -> Iterator[tuple[str, Tensor]]:
     """The tensors of an answer, by name."""
     yield from ((f"sum/{name}", t) for name, t in answer.sums.items())
+    yield from ((f"rows/{name}", t) for name, t in answer.rows.items())
     if answer.buffers is not None:
         yield "buffers", answer.buffers
     for _, kept in answer.states:

@@ -114,8 +114,10 @@ class RoundCohort(Cohort):
 
     def replies(self, answer: Answer) -> Replies[Any]:
         """What the server's program sees of an answer."""
-        share, _ = self.session.cohort_weights(self.ids)
-        return Replies(answer.kind(**answer.sums), answer.count, share)
+        share, weights = self.session.cohort_weights(self.ids)
+        rows = answer.kind(**answer.rows) if self.session.method.sees_each() else None
+        mean = answer.kind(**answer.sums)
+        return Replies(mean, answer.count, share, weights, rows, self.noise)
 
     def request(self, program: Callable[..., Any], broadcast: Mapping[str, Broadcast]) -> Request:
         """The exchange, for all of the clients."""
@@ -123,6 +125,7 @@ class RoundCohort(Cohort):
             program=program_name(program), broadcast=plain(broadcast), round=self.round,
             exchange=self.exchange, clients=self.ids, weights=self.session.cohort_weights(self.ids)[1],
             draw_of=self.draw_of, measures=self.session.measures,
+            rows=self.session.method.sees_each(),
         )  # fmt: skip
 
     @property
@@ -194,7 +197,7 @@ def commit(at: RoundCohort, answer: Answer, down: int, broadcast: Mapping[str, B
         answer.gradients,
         up_later=[(places[some], bits) for some, bits in answer.up_later],
         extra_later=_lasting_bits(at, broadcast),
-        partial=(up, answer.nominal) if session.group.several else None,
+        partial=None if session.group.total is None else (up, answer.nominal),
     )
     session.group.wrote(at.ids)
     at.exchange += 1

@@ -35,6 +35,10 @@ class Group:
         """What any of the processes asks for."""
         return list(asked)
 
+    def evaluates(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some clients that this process evaluates."""
+        return ids
+
     def check_alike(self, x: Tensor) -> None:
         """Refuse to go on where the processes have different models."""
 
@@ -52,6 +56,10 @@ class Group:
     def load_rows(self, store: ClientStore[Any], rows: dict[str, Tensor]) -> None:
         """Put the rows of this process's clients back."""
         store.load(rows)
+
+    def part(self, store: ClientStore[Any]) -> NDArray[np.int64]:
+        """The clients whose rows this process writes into a checkpoint."""
+        return store.touched
 
     def wrote(self, ids: NDArray[np.int64]) -> None:
         """Note that these clients have a state now."""

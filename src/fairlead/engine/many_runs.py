@@ -8,7 +8,7 @@ executed together, and it is called again with the answers so far. So a method n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,7 +71,7 @@ class _Asking(Cohort):
         found = next(self.answers, None)
         if found is None:
             raise _Ask(program, broadcast)
-        return found
+        return replace(found, noise=self.noise)
 
 
 @dataclass

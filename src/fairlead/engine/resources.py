@@ -112,6 +112,15 @@ class Needs:
     tier: Tier = "device"
     """Where it is stored."""
 
+    @property
+    def matters(self) -> bool:
+        """Whether it is more than a tenth of the device's memory.
+
+        >>> Needs("cpu", 10**10, data=10**6, server=0, client=0, work=0, memories=2 * 10**9).matters
+        True
+        """
+        return max(self.data + self.server + self.work, self.host, self.memories) > self.total / 10
+
     def __str__(self) -> str:
         now = self.data + self.server + self.work
         unit = _unit(now)[0]
@@ -154,11 +163,12 @@ def needed(session: Session, room: int, batch: int, cohort: int) -> Needs:
     each = bytes_per_client(task, batch)
     held = 0 if task.mapped else _bytes(task.data)
     here = task.store == task.device
+    rows = cohort * task.dim * task.dtype.itemsize if session.method.sees_each() else 0
     return Needs(
         device=str(task.device),
         total=total_memory(task.device),
         data=held * here + _bytes(task.test or ()) + _bytes(task.valid or ()),
-        server=session.server_bytes,
+        server=session.server_bytes + rows,
         client=each,
         work=each * min(max(1, room), cohort),
         host=held * (not here),

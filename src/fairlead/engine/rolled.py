@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fairlead.engine.tracing import BEFORE, Entry, Key, Recorder, Untraceable
@@ -229,9 +230,12 @@ class _Loop:
 
 
 def _same(one: Any, two: Any) -> bool:
-    if one is two or isinstance(one, Tensor) or isinstance(two, Tensor):
+    if one is two or type(one) is not type(two):
         return one is two
-    return type(one) is type(two) and one == two
+    if isinstance(one, Tensor):  # a number that a step made anew, such as torch.tensor(0.5)
+        host = one.device.type == two.device.type == "cpu" and not is_fake(one)
+        return host and one.numel() == 1 and one.dtype == two.dtype and torch.equal(one, two)
+    return one == two
 
 
 def _needed(entries: Mapping[int, list[Entry]], out: dict[str, Any]) -> dict[int, list[Entry]]:

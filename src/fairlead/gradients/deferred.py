@@ -319,7 +319,7 @@ def settled(value: Any) -> Any:
         return value.tensor
     if isinstance(value, Record):
         flat = {name: getattr(value, name) for name in value._names}
-        late = {n: settled(v) for n, v in flat.items() if isinstance(v, Vector | Record)}
+        late = {n: settled(v) for n, v in flat.items() if isinstance(v, Vector | Record | dict)}
         if all(late[n] is flat[n] for n in late):
             return value
         kind: Any = type(value)
@@ -327,5 +327,6 @@ def settled(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(settled(v) for v in value)
     if isinstance(value, dict):
-        return {name: settled(v) for name, v in value.items()}
+        found = {name: settled(v) for name, v in value.items()}
+        return value if all(found[name] is v for name, v in value.items()) else found
     return value

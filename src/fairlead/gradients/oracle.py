@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_map
 
 from fairlead.gradients.capture import traced
 from fairlead.gradients.deferred import Space
@@ -21,6 +22,7 @@ from fairlead.gradients.draws import Draws
 from fairlead.gradients.form import Form
 from fairlead.gradients.segments import Product, joined, segments
 from fairlead.gradients.stacked import stacked_model
+from fairlead.task.samples import losses_of, output_of
 from fairlead.task.task import Block, Task
 
 CAPTURES = 32
@@ -107,14 +109,23 @@ class Gradients:
         task = self.task
         # copies: layers change buffers in place, which under vmap works only on whole tensors
         named = {n: b.clone() for n, b in task.layout.buffer_views(buffers).items()}
-        inputs, full = block[: task.inputs], buffers.dtype
+        full, given, count = buffers.dtype, block, task.arrangement.count
         if self.form.half:
-            inputs = tuple(t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs)
-        output = functional_call(task.model, {**point, **task.layout.fixed, **named}, inputs)
-        losses = task.loss(output.to(full), *block[task.inputs :])
+            inputs = (t.to(torch.bfloat16) if t.is_floating_point() else t for t in block[:count])
+            given = (*inputs, *block[count:])
+        output = output_of(task, task.step_model, {**point, **task.layout.fixed, **named}, given)
+        losses = losses_of(task, self._full(output, full), block)
         if named:
             buffers = torch.cat([named[n].reshape(-1).to(full) for n in named])
         return losses, buffers
+
+    def _full(self, output: Any, dtype: torch.dtype) -> Any:
+        """A model's output in full precision, whatever it consists of."""
+        if isinstance(output, Tensor):
+            return output.to(dtype)
+        return tree_map(
+            lambda t: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t, output
+        )
 
     def stacked(
         self,
@@ -153,8 +164,8 @@ class Gradients:
             point = leaf.to(torch.bfloat16) if self.form.half else leaf
             inputs = block[0].to(point.dtype)
             output = run(task.layout.stacked_views(point), inputs).to(x.dtype)
-            flat = [t.flatten(0, 1) for t in (output, *block[1:])]
-            losses = task.loss(flat[0], *flat[1:]).unflatten(0, block[0].shape[:2])
+            flat = tuple(t.flatten(0, 1) for t in block)
+            losses = losses_of(task, output.flatten(0, 1), flat).unflatten(0, block[0].shape[:2])
             # each client's gradient is its own: their losses share no parameter
             total = losses.mean(1).sum() if weights is None else (losses * weights).sum()
             (g,) = torch.autograd.grad(total, leaf)

@@ -3,9 +3,11 @@
 from typing import Any
 
 from fairlead.methods.catalyst import Catalyst
+from fairlead.methods.dp_fedavg import DPFedAvg
 from fairlead.methods.fedavg import FedAvg, FedPAQ, FedProx
 from fairlead.methods.fedcomgate import FedCOMGATE
 from fairlead.methods.feddyn import FedDyn
+from fairlead.methods.fedexp import FedExP
 from fairlead.methods.fedglomo import FedGLOMO, FedLOMO
 from fairlead.methods.fednova import FedNova
 from fairlead.methods.fedopt import FedAdagrad, FedAdam, FedYogi
@@ -37,6 +39,8 @@ METHODS: dict[str, Any] = {
     "fedadagrad": FedAdagrad,
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
+    "fedexp": FedExP,
+    "dp-fedavg": DPFedAvg,
     "mirror-descent": MirrorDescent,
     "mirror-prox": MirrorProx,
     "extra-step": ExtraStep,
@@ -60,12 +64,14 @@ __all__ = [
     "METHODS",
     "PRESETS",
     "Catalyst",
+    "DPFedAvg",
     "ExtraStep",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedCOMGATE",
     "FedDyn",
+    "FedExP",
     "FedGLOMO",
     "FedLOMO",
     "FedNova",

@@ -2,7 +2,8 @@
 the result after some inner rounds. With SCAFFOLD-S it is SCAFFOLD-Catalyst-S, Algorithm 3 of Hou et al.
 2021; θ(z − z̄) has a plus sign for both players (the minus in the paper is a misprint).
 
-z̄: centre     theta: θ     inner_rounds: rounds of the inner method between two centres
+z̄: centre     inner_rounds: rounds of the inner method between two centres
+theta: θ, or "theory" for the β − μ of Theorems 8 and 9, from the task's constants before the first round
 decrease: move the centre earlier, as soon as a round moves z by less than this share of the first move after
     the last centre: the paper's "sufficient decrease" (appendix F), measured by moves because these need no
     extra exchange and shrink with ‖G(z) + θ(z − z̄)‖
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from fairlead.core.method import Algorithm, Broadcast, Client, Cohort, Lasting, 
 from fairlead.core.records import Memory, State
 from fairlead.errors import FairleadError
 from fairlead.schedules import Rate
+from fairlead.theory.bound import Constants
+from fairlead.theory.saddle import catalyst_theta
 
 
 class Centred(State):
@@ -43,7 +46,7 @@ class Catalyst(Algorithm[Centred, Memory]):
 
     paper: ClassVar[str] = "saddle"
     method: Algorithm[Any, Any]
-    theta: float = 1.0
+    theta: float | Literal["theory"] = 1.0
     inner_rounds: int = 5
     extrapolation: float = 0.0
     decrease: float = 0.0
@@ -53,15 +56,27 @@ class Catalyst(Algorithm[Centred, Memory]):
             raise FairleadError(
                 "Catalyst cannot wrap another Catalyst: use one with the sum of their thetas"
             )
-        if self.theta < 0 or self.inner_rounds < 1 or not 0 <= self.decrease < 1:
+        unknown = self.theta != "theory" if isinstance(self.theta, str) else self.theta < 0
+        if unknown or self.inner_rounds < 1 or not 0 <= self.decrease < 1:
             raise FairleadError(
-                "theta must be at least 0, inner_rounds at least 1, and decrease in [0, 1)"
+                'theta must be at least 0 or "theory", inner_rounds at least 1, and decrease in [0, 1)'
             )
 
     @property
     def lr(self) -> Rate:
         """The inner method's step size."""
         return self.method.rates()["lr"]
+
+    def settled(self, constants: Constants | None) -> Self:
+        method = self.method.settled(constants)
+        if not isinstance(self.theta, str):
+            return replace(self, method=method)
+        if constants is None or not constants.knows("mu", "beta"):
+            raise FairleadError(
+                'Catalyst(theta="theory") needs μ and β of the task, which are not known: measure them and use '
+                "task.replace(constants=fl.theory.Constants(mu=…, beta=…)), or set theta to a number"
+            )
+        return replace(self, method=method, theta=catalyst_theta(constants))
 
     def bind(self, layers: Any, domain: Any = None) -> Self:
         return replace(self, method=self.method.bind(layers, domain))
@@ -73,12 +88,17 @@ class Catalyst(Algorithm[Centred, Memory]):
         return replace(self, method=self.method.to(device))
 
     def program(self, name: str) -> Callable[..., Any]:
-        inner = self.method.program(name)
+        inner, theta = self.method.program(name), self.theta
+        if isinstance(theta, str):
+            raise FairleadError('theta is "theory": call settled(task.constants) first')
 
         def held(client: Client[Any], centre: Tensor, **down: Any) -> Any:
-            return inner(_HeldClient(client, self.theta, centre), **down)
+            return inner(_HeldClient(client, theta, centre), **down)
 
         return held
+
+    def sees_each(self) -> bool:
+        return self.method.sees_each()
 
     def communications(self) -> int:
         return self.method.communications()

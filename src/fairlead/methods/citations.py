@@ -136,6 +136,27 @@ PAPERS = {
         "ICLR",
         2021,
     ),
+    "fedexp": Paper(
+        "jhunjhunwala2023fedexp",
+        "Jhunjhunwala, Divyansh and Wang, Shiqiang and Joshi, Gauri",
+        "FedExP: Speeding Up Federated Averaging via Extrapolation",
+        "ICLR",
+        2023,
+    ),
+    "dp-fedavg": Paper(
+        "mcmahan2018learning",
+        "McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li",
+        "Learning Differentially Private Recurrent Language Models",
+        "ICLR",
+        2018,
+    ),
+    "robust": Paper(
+        "yin2018byzantine",
+        "Yin, Dong and Chen, Yudong and Ramchandran, Kannan and Bartlett, Peter",
+        "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        "ICML",
+        2018,
+    ),
     "saddle": Paper(
         "hou2021efficient",
         "Hou, Charlie and Thekumparampil, Kiran K. and Fanti, Giulia and Oh, Sewoong",
@@ -155,7 +176,7 @@ PAPERS = {
 
 def cite(method: object) -> str:
     """The BibTeX of the paper behind a method, given as an object, a class or a name, and of its
-    compressor.
+    compressor and aggregation.
 
     >>> import fairlead as fl
     >>> print(fl.cite("scaffold").splitlines()[0])
@@ -163,6 +184,7 @@ def cite(method: object) -> str:
     """
     from fairlead.compress import QSGD
     from fairlead.methods import METHODS, PRESETS
+    from fairlead.methods.aggregate import Median, TrimmedMean
 
     if isinstance(method, str):
         name = PRESETS[method][0] if method in PRESETS else method
@@ -172,6 +194,8 @@ def cite(method: object) -> str:
     keys = [getattr(method, "paper", "")]
     if isinstance(getattr(method, "compressor", None), QSGD):
         keys.append("qsgd")
+    if isinstance(getattr(method, "aggregate", None), Median | TrimmedMean):
+        keys.append("robust")
     if keys[0] not in PAPERS:
         raise FairleadError(f"{method!r} names no paper: set its class attribute `paper`")
     return "\n".join(PAPERS[key].bibtex for key in keys)

@@ -1,5 +1,6 @@
 """FedAvg (McMahan et al. 2017; Algorithm 2 of Karimireddy et al. 2020), FedProx (Li et al. 2018) and
-FedPAQ (Reisizadeh et al. 2020), with local momentum as in Das et al. 2022 (FedAvg-m, FedPAQ-m).
+FedPAQ (Reisizadeh et al. 2020), with local momentum as in Das et al. 2022 (FedAvg-m, FedPAQ-m), any local
+optimizer, and any aggregation.
 
 x: the server's model     y: a client's model     dy = y − x: what it sends     Q: the compressor
 lr: η_l     server_lr: η_g     mu: μ, the weight of the proximal term μ/2·‖y − x‖²
@@ -10,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fairlead.compress import QSGD, Compressor
 from fairlead.core.method import Algorithm, Client, Cohort, Step
 from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError
-from fairlead.methods.momentum import LocalMomentum
+from fairlead.methods.aggregate import Aggregate
+from fairlead.methods.local import LocalMomentum
 from fairlead.methods.server import Slots
 from fairlead.schedules import Rate
 
@@ -30,9 +31,9 @@ class Server(State):
 
 
 class Kept(Memory):
-    """A client's momentum buffer, where it is kept between rounds."""
+    """The state of a client's optimizer, where it is kept between rounds."""
 
-    buffer: Tensor
+    slots: Slots
 
 
 class Drift(Upload):
@@ -45,8 +46,10 @@ class Drift(Upload):
 class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
     """Local SGD, then average.
 
-    momentum: of the local steps, as in PyTorch. momentum_reset: start the buffer anew every round, or
-    else let clients keep it. compressor: applied to what clients send.
+    local: the clients' optimizer, such as `fl.local.Adam()`; SGD by default. momentum: of SGD, as in PyTorch.
+    momentum_reset: start its buffer anew every round, or else let clients keep it. compressor: applied to
+    what clients send. aggregate: what the server takes for the clients' step instead of their mean, such as
+    `fl.aggregate.Median()`.
 
     >>> FedAvg(lr=0.1, momentum=0.9).lr
     0.1
@@ -55,25 +58,43 @@ class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
     paper: ClassVar[str] = "fedavg"
     lr: Rate
     compressor: Compressor | None = field(default=None, kw_only=True)
+    aggregate: Aggregate | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.aggregate is not None and not callable(self.aggregate):
+            raise FairleadError(
+                f"aggregate is {self.aggregate!r}: pass one such as fl.aggregate.Median()"
+            )
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, slots={})
 
     def memory(self, x: Tensor) -> Kept | None:
-        return None if self.momentum_reset else Kept(buffer=torch.zeros_like(x))
+        optimizer = self.optimizer
+        return Kept(slots=optimizer.start(x)) if optimizer.keep else None
+
+    def combine(self) -> Aggregate | None:
+        """The aggregation, or None for the mean."""
+        return self.aggregate
+
+    def sees_each(self) -> bool:
+        return self.combine() is not None
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        up = cohort.run(self.local, x=s.x).mean
+        replies, combine = cohort.run(self.local_steps, x=s.x), self.combine()
+        up = replies.mean if combine is None else combine(replies)
         x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # x ← x + η_g·mean Q(y − x)
         return Server(x=x, slots=slots)
 
-    def local(self, client: Client[Kept], x: Tensor) -> Drift | tuple[Drift, Kept]:
-        y, buffer = x, torch.zeros_like(x) if self.momentum_reset else client.memory.buffer
+    def local_steps(self, client: Client[Kept], x: Tensor) -> Drift | tuple[Drift, Kept]:
+        y, optimizer = x, self.optimizer
+        slots = optimizer.begin(client, x)
         for step in client.steps(self.lr):
-            buffer = self.pushed(step, buffer, self.direction(step, y, x))
-            y = step.at(y - step.lr * buffer)
+            d, slots = optimizer.next(step, y, self.direction(step, y, x), slots)
+            y = step.at(y - step.lr * d)
         sent = client.encode(Drift(dy=y - x), self.compressor)
-        return sent if self.momentum_reset else (sent, Kept(buffer=buffer))
+        return (sent, Kept(slots=slots)) if optimizer.keep else sent
 
     def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
         """The gradient of what a client minimizes."""

@@ -66,6 +66,7 @@ class FedCOMGATE(Algorithm[Server, Kept]):
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's step is part of the method",
         "momentum": "its local steps are corrected; a momentum buffer would undo that",
+        "local": "(w − y)/(K·lr) would not be the mean gradient",
     }
     lr: Rate
     gamma: float = 1.0

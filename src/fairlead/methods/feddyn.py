@@ -17,6 +17,8 @@ from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import positive
+from fairlead.methods.local import LocalSteps
+from fairlead.methods.server import Slots
 from fairlead.schedules import Rate
 
 
@@ -28,9 +30,10 @@ class Server(State):
 
 
 class Kept(Memory):
-    """A client's linear term."""
+    """A client's linear term, and the state of its optimizer where that is kept."""
 
     g: Tensor
+    slots: Slots
 
 
 class Drift(Upload):
@@ -40,36 +43,44 @@ class Drift(Upload):
 
 
 @dataclass(frozen=True)
-class FedDyn(Algorithm[Server, Kept]):
-    """Local SGD on f_i − ⟨g_i, y⟩ + α/2·‖y − x‖², whose stationary points are those of f."""
+class FedDyn(LocalSteps, Algorithm[Server, Kept]):
+    """Local SGD on f_i − ⟨g_i, y⟩ + α/2·‖y − x‖², whose stationary points are those of f.
+
+    local: another optimizer for this local problem; the paper leaves open how it is solved.
+    """
 
     paper: ClassVar[str] = "feddyn"
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's step is part of the method",
-        "momentum": "its local steps are corrected; a momentum buffer would undo that",
+        "momentum": "give its local solver one, local=fl.local.SGD(momentum=0.9)",
     }
     lr: Rate
     alpha: float = 0.1
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         positive("alpha", self.alpha)
 
     def init(self, x: Tensor) -> Server:
         return Server(x=x, h=torch.zeros_like(x))
 
     def memory(self, x: Tensor) -> Kept:
-        return Kept(g=torch.zeros_like(x))
+        return Kept(g=torch.zeros_like(x), slots=self.optimizer.kept(self.optimizer.start(x)))
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        up = cohort.run(self.local, x=s.x)
+        up = cohort.run(self.local_steps, x=s.x)
         dy = up.mean.dy
         h = s.h - self.alpha * up.share * dy
         return Server(x=s.x + dy - h / self.alpha, h=h)
 
-    def local(self, client: Client[Kept], x: Tensor) -> tuple[Drift, Kept]:
-        y, g_i = x, client.memory.g
+    def local_steps(self, client: Client[Kept], x: Tensor) -> tuple[Drift, Kept]:
+        y, g_i, optimizer = x, client.memory.g, self.optimizer
+        slots = optimizer.begin(client, x)
         for step in client.steps(self.lr):
-            y = step.at(y - step.lr * (step.grad(y) - g_i + self.alpha * (y - x)))
+            g = step.grad(y) - g_i + self.alpha * (y - x)
+            d, slots = optimizer.next(step, y, g, slots)
+            y = step.at(y - step.lr * d)
         sent = client.encode(Drift(dy=y - x), self.compressor)
-        return sent, Kept(g=g_i - self.alpha * sent.dy)  # as received, so h is their mean
+        g_i = g_i - self.alpha * sent.dy  # as received, so h is their mean
+        return sent, Kept(g=g_i, slots=optimizer.kept(slots))

@@ -64,6 +64,7 @@ class FedLOMO(Algorithm[Server, Memory]):
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's step is part of the method",
         "momentum": "its local momentum is the variance-reducing one, with damping",
+        "local": "its local steps are those of variance-reducing momentum",
     }
     lr: Rate
     damping: float = 1.0
@@ -128,6 +129,7 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's step is part of the method",
         "momentum": "its local momentum is the variance-reducing one, with damping",
+        "local": "its local steps are those of variance-reducing momentum",
     }
     lr: Rate
     beta: Rate = 0.2

@@ -41,6 +41,7 @@ class FedNova(Algorithm[Server, Memory]):
     paper: ClassVar[str] = "fednova"
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's step is part of the method",
+        "local": "its normalization assumes steps that are sums of gradients",
     }
     lr: Rate
     server_lr: Rate = 1.0

@@ -12,16 +12,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Client, Cohort
-from fairlead.core.records import Memory, State
+from fairlead.core.records import State
 from fairlead.errors import FairleadError, positive
-from fairlead.methods.fedavg import Drift
+from fairlead.methods.fedavg import Drift, Kept
+from fairlead.methods.local import LocalSteps
 from fairlead.schedules import Rate
 
 
@@ -34,8 +35,8 @@ class Server(State):
 
 
 @dataclass(frozen=True)
-class FedOpt(Algorithm[Server, Memory]):
-    """FedAvg with an adaptive server step."""
+class FedOpt(LocalSteps, Algorithm[Server, Kept]):
+    """FedAvg with an adaptive server step. local: the clients' optimizer, as in `FedAvg`."""
 
     paper: ClassVar[str] = "fedopt"
     refuses: ClassVar[Mapping[str, str]] = {
@@ -49,6 +50,7 @@ class FedOpt(Algorithm[Server, Memory]):
     compressor: Compressor | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         positive("tau", self.tau)
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise FairleadError(
@@ -62,18 +64,25 @@ class FedOpt(Algorithm[Server, Memory]):
     def init(self, x: Tensor) -> Server:
         return Server(x=x, m=torch.zeros_like(x), v=torch.full_like(x, self.tau**2))
 
+    def memory(self, x: Tensor) -> Kept | None:
+        optimizer = self.optimizer
+        return Kept(slots=optimizer.start(x)) if optimizer.keep else None
+
     def round(self, s: Server, cohort: Cohort) -> Server:
-        delta = cohort.run(self.local, x=s.x).mean.dy
+        delta = cohort.run(self.local_steps, x=s.x).mean.dy
         m = self.beta1 * s.m + (1 - self.beta1) * delta
         v = self.second(s.v, delta**2)
         rate = cohort.rate(self.server_lr)
         return Server(x=s.x + rate * m / (v.sqrt() + self.tau), m=m, v=v)
 
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
-        y = x
+    def local_steps(self, client: Client[Kept], x: Tensor) -> Drift | tuple[Drift, Kept]:
+        y, optimizer = x, self.optimizer
+        slots = optimizer.begin(client, x)
         for step in client.steps(self.lr):
-            y = step.at(y - step.lr * step.grad(y))
-        return client.encode(Drift(dy=y - x), self.compressor)
+            d, slots = optimizer.next(step, y, step.grad(y), slots)
+            y = step.at(y - step.lr * d)
+        sent = client.encode(Drift(dy=y - x), self.compressor)
+        return (sent, Kept(slots=slots)) if optimizer.keep else sent
 
 
 @dataclass(frozen=True)

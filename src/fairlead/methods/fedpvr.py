@@ -18,7 +18,7 @@ from fairlead.core.domain import Simplex
 from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
 from fairlead.errors import FairleadError, unknown
-from fairlead.methods.momentum import LocalMomentum
+from fairlead.methods.local import LocalMomentum
 from fairlead.methods.server import Slots
 from fairlead.schedules import Rate
 
@@ -32,15 +32,10 @@ class Server(State):
 
 
 class Kept(Memory):
-    """A client's control variate of the part."""
+    """A client's control variate of the part, and the state of its optimizer where that is kept."""
 
     c: Tensor
-
-
-class KeptBuffer(Kept):
-    """Its momentum buffer too, where it is kept between rounds."""
-
-    buffer: Tensor
+    slots: Slots
 
 
 class Start(Upload):
@@ -63,10 +58,14 @@ class FedPVR(LocalMomentum, Algorithm[Server, Kept]):
     layers: how many of the last layers (−3), names of layers or of parameters, "from:16" for the
         parameter tensors from number 16 on, or a 0/1 mask of length d. All of them is SCAFFOLD, none is FedAvg.
     option, warm_start: as in `Scaffold`, on the part; the paper has "II" without a warm start.
-    momentum, momentum_reset: of the other layers, as in `FedAvg`; the paper's experiments use 0.9.
+    momentum, momentum_reset, local: of the other layers, as in `FedAvg`; the paper's experiments use a
+        momentum of 0.9.
     """
 
     paper: ClassVar[str] = "fedpvr"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "aggregate": "c is the mean of the clients' control variates only if means are taken",
+    }
     lr: Rate
     layers: int | str | Sequence[str] | Tensor = -1
     compressor: Compressor | None = None
@@ -86,10 +85,11 @@ class FedPVR(LocalMomentum, Algorithm[Server, Kept]):
         return Server(x=x, c=torch.zeros_like(x[self._at()]), slots={})
 
     def memory(self, x: Tensor) -> Kept:
-        return self._kept(torch.zeros_like(x[self._at()]), torch.zeros_like(x))
+        return self._begun(torch.zeros_like(x[self._at()]), x)
 
-    def _kept(self, c: Tensor, buffer: Tensor) -> Kept:
-        return Kept(c=c) if self.momentum_reset else KeptBuffer(c=c, buffer=buffer)
+    def _begun(self, c: Tensor, x: Tensor) -> Kept:
+        """What a client keeps before its first step."""
+        return Kept(c=c, slots=self.optimizer.kept(self.optimizer.start(x)))
 
     def _at(self) -> slice | Tensor:
         """The coordinates of the part."""
@@ -106,20 +106,20 @@ class FedPVR(LocalMomentum, Algorithm[Server, Kept]):
 
     def warm(self, client: Client[Kept], x: Tensor) -> tuple[Start, Kept]:
         c_i = client.grad(x)[..., self._at()]
-        return Start(c=c_i), self._kept(c_i, torch.zeros_like(x))
+        return Start(c=c_i), self._begun(c_i, x)
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        up = cohort.run(self.local, x=s.x, c=s.c)
+        up = cohort.run(self.local_steps, x=s.x, c=s.c)
         x, slots = self.advance(s.x, up.mean.dy, s.slots, cohort)  # line 14, corrected for any η_g
         return Server(x=x, c=s.c + up.share * up.mean.dc, slots=slots)  # line 15
 
-    def local(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
-        y, kept, at = x, client.memory, self._at()
-        c_i, buffer = kept.c, kept.buffer if isinstance(kept, KeptBuffer) else torch.zeros_like(x)
+    def local_steps(self, client: Client[Kept], x: Tensor, c: Tensor) -> tuple[Deltas, Kept]:
+        y, c_i, at, optimizer = x, client.memory.c, self._at(), self.optimizer
+        slots = optimizer.begin(client, x)
         for step in client.steps(self.lr):
             g = step.grad(y)
-            buffer = self.pushed(step, buffer, g)
-            d = buffer.clone()  # line 8: SGD elsewhere
+            d, slots = optimizer.next(step, y, g, slots)
+            d = d.clone()  # line 8: SGD elsewhere
             d[..., at] = g[..., at] - c_i + c  # line 9: SCAFFOLD on the part
             y = step.at(y - step.lr * d)
         if self.option == "I":
@@ -127,7 +127,8 @@ class FedPVR(LocalMomentum, Algorithm[Server, Kept]):
         else:
             c_new = c_i - c + (x[..., at] - y[..., at]) / client.moved  # line 11
         sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 12
-        return sent, self._kept(c_new if self.compressor is None else c_i + sent.dc, buffer)
+        c_i = c_new if self.compressor is None else c_i + sent.dc
+        return sent, Kept(c=c_i, slots=optimizer.kept(slots))
 
 
 def _part(

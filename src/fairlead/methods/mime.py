@@ -82,6 +82,7 @@ class Mime(Algorithm[Server, Memory]):
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's model is the mean of the clients'",
         "momentum": "its momentum is set by beta, and frozen within a round",
+        "local": "the optimizer's state is the server's, and frozen within a round",
     }
     lr: Rate
     optimizer: Literal["sgdm", "mvr"] = "sgdm"

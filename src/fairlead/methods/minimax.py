@@ -52,7 +52,10 @@ class MirrorDescent(Algorithm[Server, Memory]):
     """
 
     paper: ClassVar[str] = "saddle"
-    refuses: ClassVar[Mapping[str, str]] = {"momentum": "it has no local steps"}
+    refuses: ClassVar[Mapping[str, str]] = {
+        "momentum": "it has no local steps",
+        "local": "it has no local steps",
+    }
     lr: Rate
     total: bool = False
     geometry: Geometry = "euclidean"
@@ -108,14 +111,12 @@ class ExtraStep(FedAvg):
     """Extra Step Local SGD: FedAvg-S whose local steps look ahead, on the same batch."""
 
     paper: ClassVar[str] = "saddle"
-    refuses: ClassVar[Mapping[str, str]] = {"momentum": "its steps look ahead instead"}
+    refuses: ClassVar[Mapping[str, str]] = {
+        "momentum": "its steps look ahead instead",
+        "local": "its steps look ahead along plain gradients",
+    }
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum:
-            raise FairleadError("ExtraStep does not support momentum: its steps look ahead instead")
-
-    def local(self, client: Client[Any], x: Tensor) -> Drift:
+    def local_steps(self, client: Client[Any], x: Tensor) -> Drift:
         y = x
         for step in client.steps(self.lr):
             half = y - step.lr * step.grad(y)
@@ -132,6 +133,9 @@ class ScaffoldS(Algorithm[Server, Memory]):
     Karimireddy et al. 2020 that the theorems IV and VIII on SCAFFOLD for quadratics are about."""
 
     paper: ClassVar[str] = "saddle"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "local": "server_lr is the ratio of its two step sizes along the same mapping",
+    }
     lr: Rate
     server_lr: Rate = 1.0
 

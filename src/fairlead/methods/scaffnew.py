@@ -56,6 +56,7 @@ class Scaffnew(Algorithm[Server, Kept]):
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "the server's step is part of the method",
         "momentum": "its local steps are corrected; a momentum buffer would undo that",
+        "local": "its shifts estimate gradients from plain gradient steps",
         "compressor": "its shifts sum to zero only if the new model is the exact mean of the clients' models",
     }
     lr: Rate

@@ -50,6 +50,8 @@ class ScaffoldM(Algorithm[Server, Kept]):
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "its momentum is the mean step, which another server step would not follow",
         "momentum": "its own momentum is set by beta",
+        "aggregate": "c is the mean of the clients' control variates only if means are taken",
+        "local": "(x − y)/(K·lr) would not be the mean gradient",
     }
     lr: Rate
     beta: float = 0.2

@@ -38,6 +38,7 @@ class FedSGD(Algorithm[Server, Memory]):
     refuses: ClassVar[Mapping[str, str]] = {
         "server": "FedAvg with one step on all data is equivalent, and accepts one",
         "momentum": "it has no local steps",
+        "local": "it has no local steps",
     }
     lr: Rate
     compressor: Compressor | None = None

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from fairlead.errors import FairleadError
+from fairlead.figures.places import places
+from fairlead.figures.plots import MAIN
 from fairlead.methods.citations import PAPERS
-from fairlead.report.plots import MAIN
 from fairlead.run.folder import COMPARISON, TRIALS, StoredRun, find, flat
 from fairlead.run.history import History
 from fairlead.task.metrics import known, sign
+from fairlead.task.per_client import CLIENT, PERSONAL, is_histogram
 from fairlead.version import __version__
 
 AXES = {
@@ -27,6 +29,8 @@ AXES = {
 PER_RUN = ("seed", "began", "after", "engine", "versions", "split", "settings", "command", "better")
 TASK_SETTINGS = ("split", "split_value", "model", "task_set", "valid")
 """Command settings that change the task but not its name."""
+CLIENTS = 5000
+"""The most clients that are shown one by one."""
 
 
 def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str, Any]:
@@ -48,13 +52,17 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
         "fairlead": __version__,
         "axes": [{"key": k, "label": v} for k, v in AXES.items() if any(k in r.history for r in stored)],
         "metrics": [
-            {"key": name, "label": name.replace("_", " "), "larger": _larger(stored, name)}
+            {"key": name, "label": _label(name), "larger": _larger(stored, name)}
             for name in metrics
         ],
         "first": {"metric": first, "axis": "round"},
         "target": goal,
         "tuned": [_tuned_for(one) for one in tuned if any(len(m["lr"]) > 1 for m in one["methods"].values())],
-        "groups": [_group(label, runs, metrics) for label, runs in groups.items()],
+        "groups": [
+            {**_group(label, runs, metrics), "look": look}
+            for (label, runs), look in zip(groups.items(), places(list(groups)), strict=True)
+        ],
+        "clients": [found for label, runs in groups.items() if (found := _clients(label, runs))],
         "splits": _splits(stored),
         "drift": [
             drift for label, runs in groups.items() if (drift := _drift(label, runs)) is not None
@@ -161,8 +169,22 @@ def _brief(value: Any) -> str:
 
 def _metrics(histories: Iterable[History]) -> list[str]:
     names = dict.fromkeys(name for history in histories for name in history)
-    known = [n for n in names if n not in AXES and n != "clients" and not n.startswith("drift/")]
+    hidden = (*AXES, "clients")
+    known = [n for n in names if not (n in hidden or n.startswith("drift/") or is_histogram(n))]
     return sorted(known, key=lambda n: MAIN.index(n) if n in MAIN else len(MAIN))
+
+
+def _label(metric: str) -> str:
+    """A metric in words.
+
+    >>> _label("test_loss"), _label("client_accuracy_worst")
+    ('test loss', 'client accuracy, worst tenth')
+    """
+    words = metric.replace("_", " ")
+    if metric.startswith((CLIENT, PERSONAL)):
+        words = words.removesuffix(" mean").replace(" worst", ", worst tenth")
+        words = words.replace(" std", ", deviation")
+    return words
 
 
 def _group(label: str, runs: Sequence[StoredRun], metrics: Sequence[str]) -> dict[str, Any]:
@@ -221,6 +243,24 @@ def _drift(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | None:
         "label": label, "rounds": _numbers(rounds[kept]),
         "layers": [name.removeprefix("drift/") for name in layers],
         "values": [_numbers(row) for row in values],
+    }  # fmt: skip
+
+
+def _clients(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | None:
+    """The metrics of every client at the last evaluation, as means over the seeds that recorded them."""
+    found = [clients for run in runs if (clients := run.clients)]
+    shape = {len(clients["samples"]) for clients in found}
+    if len(shape) != 1:
+        return None
+    better = runs[0].about.get("better") or {}
+    names = [name for name in found[0] if all(name in one for one in found) and name != "samples"]
+    values = {name: np.mean([one[name] for one in found], axis=0)[:CLIENTS] for name in names}
+    return {
+        "label": label, "count": shape.pop(), "seeds": len(found), "samples": found[0]["samples"][:CLIENTS].tolist(),
+        "metrics": [
+            {"key": n, "larger": better.get(f"{n}_mean") != "lower", "values": _numbers(values[n])}
+            for n in names
+        ],
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fairlead.data.split_plot import sentence, shown
 from fairlead.describe import described
 from fairlead.task.evaluation import directions, recorded
+from fairlead.task.per_client import columns
 from fairlead.task.task import Task
 from fairlead.version import __version__
 
@@ -24,7 +25,9 @@ def about(run: Any) -> dict[str, Any]:
     task, plan, method = run.task, run.plan, run.algorithm
     config = run.config
     lr = getattr(method, "lr", None)
-    better, measured = directions(task), recorded(task, plan.weighting, plan.objective)
+    ways = columns(task, plan.per_client)
+    better = {**directions(task), **ways}
+    measured = [*recorded(task, plan.weighting, plan.objective), *ways]
     return {
         "label": type(method).__name__,
         "paper": method.paper,
@@ -44,6 +47,7 @@ def about(run: Any) -> dict[str, Any]:
             **{name: _short(config[name]) for name in ("batches", "cohort", "dropout")},
             "weighting": _short(described(plan.weighting)), "eval_every": plan.eval_every,
             "objective": plan.objective,
+            **({} if plan.per_client is None else {"per_client": described(plan.per_client)}),
         },
         "split": _split(task),
         "engine": run.session.report,
@@ -69,9 +73,10 @@ def _short(value: Any) -> Any:
 
 def class_labels(task: Task) -> NDArray[Any] | None:
     """The labels to describe a split by, if they are few."""
-    if len(task.data) < 2 or task.data[1].dim() != 1:
+    targets = task.data[task.arrangement.count :] or task.data[1:]
+    if not targets or targets[0].dim() != 1:
         return None
-    labels = task.data[1].cpu().numpy()
+    labels = targets[0].cpu().numpy()
     return labels if len(np.unique(labels)) <= 100 else None
 
 

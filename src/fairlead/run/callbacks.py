@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairlead.core.records import State
 from fairlead.engine.session import Session
+from fairlead.errors import FairleadError
 from fairlead.run.history import History
+from fairlead.task.model import trained_model
+from fairlead.task.per_client import ClientMetrics
+from fairlead.task.task import Task
 
 
 @dataclass(frozen=True)
@@ -24,20 +28,35 @@ class RoundView:
     state: State
     """The server's state."""
     session: Session = field(repr=False)
+    history: History = field(repr=False)
+    """The evaluations so far."""
+    row: Mapping[str, float] = field(repr=False)
+    """The last evaluation."""
+    buffers: Tensor = field(repr=False)
+    """The model's buffers."""
 
     @property
     def x(self) -> Tensor:
-        """The model."""
+        """The model as a vector."""
         return self.state.x
 
+    def model(self, transform: bool = True) -> nn.Module:
+        """The model as a module of its own; transform as in `Run.model`."""
+        return trained_model(self.task, self.x, self.buffers, transform)
+
     @property
-    def buffers(self) -> Tensor:
-        """The model's buffers."""
-        return self.session.buffers
+    def task(self) -> Task:
+        """What is trained."""
+        return self.session.task
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether this round was evaluated."""
+        return self.row["round"] == self.round
 
     def client_states(self, clients: ArrayLike | None = None) -> Any:
         """What the given clients (by default all) keep: a record with one row per client; None if the method
-        keeps nothing. Reading changes nothing; with several processes, each sees only its own clients."""
+        keeps nothing. Reading changes nothing; of several ranks, each sees only its own clients."""
         return client_states(self.session, clients)
 
     @property
@@ -53,7 +72,8 @@ def client_states(session: Session, clients: ArrayLike | None) -> Any:
 
 
 class Callback:
-    """Override what you need and pass it to `train(callbacks=[…])`.
+    """Override what you need and pass it to `train(callbacks=[…])`. A plain function is enough to see every round:
+    it is called as `round` is.
 
     >>> import fairlead as fl
     >>> class Patience(fl.Callback):
@@ -65,6 +85,10 @@ class Callback:
     >>> task = fl.problems.theorem2(gradient=10)
     >>> fl.train(task, fl.FedAvg(lr=0.1), rounds=500, steps=10, callbacks=[Patience()]).stopped
     'callback'
+    >>> seen = []
+    >>> run = fl.train(task, fl.FedAvg(lr=0.1), rounds=3, callbacks=[lambda view: seen.append(view.round)])
+    >>> seen
+    [1, 2, 3]
     """
 
     def begin(self, about: Mapping[str, Any], history: History) -> None:
@@ -74,11 +98,59 @@ class Callback:
     def row(self, row: Mapping[str, float]) -> bool | None:
         """After every evaluation; True ends the run."""
 
+    def clients(self, found: ClientMetrics) -> None:
+        """With `train(per_client=…)`, before every `row`: the metrics of every client."""
+
     def round(self, view: RoundView) -> bool | None:
         """After every round, with the server's state and the clients'; True ends the run."""
+
+    def saved(self) -> dict[str, Tensor]:
+        """What to keep in checkpoints."""
+        return {}
+
+    def restore(self, saved: Mapping[str, Tensor], view: RoundView) -> None:
+        """What was kept, after `begin`, if a run is resumed; for a run that had ended, instead of it."""
 
     def end(self, run: Any) -> None:
         """After the last round, also if the run diverged or was interrupted."""
 
     def failed(self, error: BaseException) -> None:
         """Instead of `end`, if an error ended the run."""
+
+
+AnyCallback: TypeAlias = Callback | Callable[[RoundView], bool | None]
+
+
+class _Function(Callback):
+    """A plain function that is called after every round."""
+
+    def __init__(self, of: Callable[[RoundView], bool | None]) -> None:
+        self.of = of
+
+    def round(self, view: RoundView) -> bool | None:
+        return self.of(view)
+
+
+def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
+    """Callbacks, also from plain functions."""
+    for one in given:
+        if isinstance(one, type) or not (isinstance(one, Callback) or callable(one)):
+            raise FairleadError(
+                f"the callback is {one!r}: pass a function of the round, or an object such as "
+                "fl.EarlyStopping()"
+            )
+    return [one if isinstance(one, Callback) else _Function(one) for one in given]
+
+
+def kept_of(callbacks: Sequence[Callback]) -> dict[str, dict[str, Tensor]]:
+    """What callbacks keep in checkpoints, by their kind and number among their kind."""
+    return {name: kept for name, one in named(callbacks).items() if (kept := one.saved())}
+
+
+def named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
+    """Callbacks by their kind and number among their kind."""
+    found: dict[str, Callback] = {}
+    for one in callbacks:
+        kind = type(one).__name__
+        found[f"{kind}-{sum(name.startswith(f'{kind}-') for name in found)}"] = one
+    return found

@@ -80,6 +80,8 @@ class Keeper:
         self._locks = lock
         self.together = 1
         """How many runs are trained as one, this one included."""
+        self.more: Tensors = {}
+        """What else to write: what callbacks keep."""
         if fresh and listed(self.folder):
             raise FairleadError(
                 f"{self.folder} holds checkpoints of an earlier run: continue it with resume, or use "
@@ -140,6 +142,7 @@ class Keeper:
         if round == self.written:
             return self._path(round)
         tensors, meta = _collected(round, state, session, seconds)
+        tensors |= self.more
         meta |= {"config": self.config, "stopped": stopped, "together": self.together}
         path = self._path(round)
         before = history, session.accounts.ledger
@@ -231,10 +234,13 @@ def _collected(
     round: int, state: State, session: Session, seconds: float
 ) -> tuple[Tensors, dict[str, Any]]:
     tensors: Tensors = {f"state/{name}": t for name, t in state.tensors().items()}
-    if session.states.store is not None:
-        tensors |= {f"store/{name}": t for name, t in session.states.store.pieces().items()}
+    store, part = session.states.store, session.group.part
+    if store is not None:
+        rows = store.pieces(part(store))
+        tensors |= {f"store/{name}": t for name, t in rows.items()}
     for field, left in session.residuals.stores.items():
-        tensors |= {f"residuals/{field}/{name}": t for name, t in left.pieces().items()}
+        rows = left.pieces(part(left))
+        tensors |= {f"residuals/{field}/{name}": t for name, t in rows.items()}
     tensors |= {f"places/{name}": t for name, t in session.group.saved().items()}
     tensors |= {f"versions/{name}": t for name, t in session.versions.export().items()}
     tensors["buffers"] = session.buffers

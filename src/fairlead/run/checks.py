@@ -15,6 +15,7 @@ from fairlead.run.loop import Plan
 from fairlead.run.same import check_same
 from fairlead.schedules import check_rate
 from fairlead.task.evaluation import recorded
+from fairlead.task.per_client import check_per_client, columns
 from fairlead.task.task import Task
 
 
@@ -34,9 +35,19 @@ def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches
             f"client {single[0]} has a batch of one sample, for which BatchNorm1d is undefined: "
             "set drop_last=True or another batch size"
         )
+    wrapped = getattr(algorithm, "method", None)
+    inner = wrapped if isinstance(wrapped, Algorithm) else algorithm
+    why = inner.refuses.get("buffers")
+    if why and task.start(plan.seed)[1].numel():
+        raise FairleadError(
+            f"{type(inner).__name__} cannot train this model, as {why}: use GroupNorm or LayerNorm instead"
+        )
     for name, rate in algorithm.rates().items():
         check_rate(name, rate, plan.rounds, local.most_steps(task.sizes, plan.rounds, plan.seed))
     known = recorded(task, plan.weighting, plan.objective)
+    if plan.per_client is not None:
+        check_per_client(task, plan.per_client, getattr(algorithm, "lr", None))
+        known = [*known, *columns(task, plan.per_client)]
     for name in plan.target or {}:
         if name not in known:
             raise unknown("metric for the target", name, known)

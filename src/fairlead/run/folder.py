@@ -3,6 +3,7 @@
 run.json            method, task, split, settings, versions
 history.sqlite      one row per evaluation, written right away (see `fairlead.run.history_file`)
 checkpoints/        what is needed to resume (see `fairlead.run.checkpoint`)
+clients.npz         the metrics of every client at the last evaluation, if they are recorded
 track/              event files and ids of trackers (see `fairlead.track`)
 lock                held by the writing process
 """
@@ -20,11 +21,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from fairlead.errors import FairleadError
 from fairlead.run.callbacks import Callback
+from fairlead.run.client_file import CLIENTS, read_clients, write_clients
 from fairlead.run.history import History
 from fairlead.run.history_file import HistoryFile, has_rounds, put_aside, read_history, read_parts
 from fairlead.run.lock import LOCK, is_locked, locked
+from fairlead.task.per_client import ClientMetrics
 
 FORMAT = 1
 ABOUT, HISTORY, CHECKPOINTS = "run.json", "history.sqlite", "checkpoints"
@@ -42,7 +47,16 @@ KINDS: dict[str, Any] = {
     "paper": str | None, "engine": str, "versions": dict,
 }  # fmt: skip
 """What the parts of run.json must be."""
-FILES = (HISTORY, f"{HISTORY}-wal", f"{HISTORY}-shm", ABOUT, f"{ABOUT}.part", *WRITTEN)
+FILES = (
+    CLIENTS,
+    f"{CLIENTS}.part",
+    HISTORY,
+    f"{HISTORY}-wal",
+    f"{HISTORY}-shm",
+    ABOUT,
+    f"{ABOUT}.part",
+    *WRITTEN,
+)
 
 
 class Recorder(Callback):
@@ -143,6 +157,9 @@ class Recorder(Callback):
         """Let others write to the folder."""
         self._lock.close()
 
+    def clients(self, found: ClientMetrics) -> None:
+        write_clients(self.folder, found)
+
     def row(self, row: Mapping[str, float]) -> None:
         if self.file is not None:
             self.file.append(row)
@@ -197,6 +214,11 @@ class StoredRun:
         given = self.about.get("better") or {}
         better: dict[str, Any] = {n: way for n, way in given.items() if way in ("lower", "higher")}
         return History(read_history(self.folder / HISTORY).rows, better)
+
+    @property
+    def clients(self) -> dict[str, NDArray[Any]]:
+        """Test samples and metrics of every client at the last evaluation; empty if they are not recorded."""
+        return read_clients(self.folder)
 
     @cached_property
     def parts(self) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from fairlead.core.records import State
 from fairlead.data.batches import Draw
 from fairlead.data.sampling import Dropouts, Sampler
 from fairlead.engine.exchange import RoundCohort, everyone
+from fairlead.engine.personal import client_metrics
 from fairlead.engine.session import Execution, Session
 from fairlead.engine.simulate import Simulate
 from fairlead.engine.upcoming import Upcoming
@@ -26,7 +27,7 @@ from fairlead.errors import Diverged, FairleadError
 from fairlead.measure import DriftDiversity, Measure
 from fairlead.progress import Progress
 from fairlead.run.about import about
-from fairlead.run.callbacks import Callback, RoundView
+from fairlead.run.callbacks import Callback, RoundView, kept_of, named
 from fairlead.run.checkpoint import Keeper
 from fairlead.run.folder import Recorder
 from fairlead.run.history import History
@@ -34,6 +35,7 @@ from fairlead.run.interrupt import Stop
 from fairlead.run.saved import newest
 from fairlead.task.evaluation import directions
 from fairlead.task.metrics import Better, reaches
+from fairlead.task.per_client import ClientMetrics, PerClient, columns
 from fairlead.task.task import Task
 
 Ending: TypeAlias = Literal["rounds", "target", "diverged", "interrupted", "callback"]
@@ -53,6 +55,7 @@ class Plan:
     drift: bool
     measures: tuple[Measure, ...]
     target: Mapping[str, float] | None
+    per_client: PerClient | None = None
 
 
 class Loop:
@@ -80,7 +83,7 @@ class Loop:
         self.stop = Stop(listen=False)
         self.upcoming = Upcoming(session, plan.sampler, plan.dropout, plan.rounds)
         self.state: State = algorithm.init(task.start(plan.seed)[0])
-        self.better = directions(task)
+        self.better: dict[str, Better] = {**directions(task), **columns(task, plan.per_client)}
         self.history = History(better=self.better)
         self.clock, self.done, self.resumed = 0.0, 0, False
         self.whole = False
@@ -89,6 +92,8 @@ class Loop:
         self.error: Diverged | None = None
         self._before: tuple[State, Tensor] = self.state, session.buffers
         self._answered = 0
+        self._kept: dict[str, dict[str, Tensor]] = {}
+        """What callbacks kept in the run that is resumed."""
 
     # -- resuming -------------------------------------------------------------------------------
 
@@ -104,6 +109,7 @@ class Loop:
             )
         self.state = saved.restore(self.state, self.session)
         self.history = History(saved.past.rows, self.better)
+        self._kept = {name: saved.part(f"callbacks/{name}") for name in named(self.callbacks)}
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
         if saved.stopped == "diverged":
             self._diverge()
@@ -124,6 +130,7 @@ class Loop:
         if any(c.has_all(self.history, self.stopped) for c in recorders):
             for recorder in recorders:
                 recorder.release()
+            self._restore_callbacks()
             self.callbacks = ()
 
     def follow(self, run: Any) -> None:
@@ -131,6 +138,7 @@ class Loop:
         self.session.continue_from(run.session)
         kept = [row for row in run.history.rows if row["round"] % self.plan.eval_every == 0]
         self.state, self.history = run.state, History(kept, self.better)
+        self._kept = kept_of(run.callbacks)
         self.clock, self.done, self.resumed = run.seconds, run.rounds, True
 
     # -- rounds ---------------------------------------------------------------------------------
@@ -168,11 +176,24 @@ class Loop:
         known = {**about(self), "after": after} if self.callbacks else {}
         for callback in self.callbacks:
             callback.begin(known, self.history)
-        if not self.resumed:
+        if self.resumed:
+            self._restore_callbacks()
+        else:
             begin = time.perf_counter()
             self.state = self.algorithm.start(self.state, everyone(self.session))
             self.spend(begin)
-            self.stopped = "callback" if self._record(0) else None
+            asked = self.session.group.agree(self._record(0))
+            self.stopped = "callback" if asked[0] else None
+
+    def view(self) -> RoundView:
+        """What callbacks see of the run."""
+        session, row = self.session, self.history.rows[-1]
+        return RoundView(self.done, self.state, session, self.history, row, session.buffers)
+
+    def _restore_callbacks(self) -> None:
+        for name, callback in named(self.callbacks).items():
+            if self._kept.get(name):
+                callback.restore(self._kept[name], self.view())
 
     def goes_on(self) -> bool:
         """Whether another round is due."""
@@ -238,7 +259,7 @@ class Loop:
         if look:
             self.session.group.check_alike(self.state.x)
         for callback in self._watched:
-            asked = bool(callback.round(RoundView(self.done, self.state, self.session))) or asked
+            asked = bool(callback.round(self.view())) or asked
         stop, due = asked_for or (self.stop.asked, self.due(self.done))
         asked, stop, due = self.session.group.agree(asked, stop, due)
         if asked:
@@ -255,6 +276,11 @@ class Loop:
     def _save(self) -> None:
         if self.keeper is not None:
             self.session.settle()
+            self.keeper.more = {
+                f"callbacks/{name}/{part}": t
+                for name, kept in kept_of(self.callbacks).items()
+                for part, t in kept.items()
+            }
             self.keeper.try_to_write(
                 self.done, self.state, self.session, self.history, self.clock, self.stopped
             )
@@ -272,6 +298,7 @@ class Loop:
         counts, ledger = session.accounts.counters, session.accounts.ledger
         if found is None:
             found = session.evaluate(self.state.x, plan.weighting, plan.objective)
+        clients_now = self._clients()
         row = {
             "round": self.done, **found, "clients": clients, "gradients": counts.gradients,
             "communications": self.done * self.algorithm.communications(),
@@ -279,9 +306,20 @@ class Loop:
             "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
             "seconds": self.clock, **session.measurements(self.measures),
         }  # fmt: skip
+        if plan.per_client is not None and clients_now is not None:
+            row |= clients_now.summary(plan.per_client.bins)
+            for callback in self.callbacks:
+                callback.clients(clients_now)
         self.history.append(row)
         asked = [bool(callback.row(row)) for callback in self.callbacks]  # call every one
         return any(asked)
+
+    def _clients(self) -> ClientMetrics | None:
+        """The metrics of every client, if they are recorded."""
+        setting = self.plan.per_client
+        if setting is None:
+            return None
+        return client_metrics(self.session, self.state.x, setting, self.session.task)
 
     def _lost(self, row: Mapping[str, float], look: bool, total: float | None) -> bool:
         """Whether the run diverged; checked on a GPU only when evaluating, so that rounds need not wait."""

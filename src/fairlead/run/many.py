@@ -13,7 +13,7 @@ import torch
 
 from fairlead.core.method import Algorithm, is_own
 from fairlead.data.batches import Draw
-from fairlead.describe import described
+from fairlead.describe import counted, described
 from fairlead.engine.autotune import is_small
 from fairlead.engine.exchange import cohort_of
 from fairlead.engine.many_runs import Seat, joinable, joined_rounds
@@ -22,7 +22,7 @@ from fairlead.errors import FairleadError
 from fairlead.progress import Progress
 from fairlead.rng import own_generators
 from fairlead.run.alone import alone
-from fairlead.run.callbacks import Callback
+from fairlead.run.callbacks import AnyCallback
 from fairlead.run.folder import Recorder
 from fairlead.run.interrupt import Stop
 from fairlead.run.loop import Loop
@@ -39,7 +39,7 @@ def train_many(
     rounds: int,
     engine: Mode | Simulate = "auto",
     progress: bool | Progress | None = None,
-    callbacks: Callable[[int], Sequence[Callback]] | None = None,
+    callbacks: Callable[[int], Sequence[AnyCallback]] | None = None,
     outs: Sequence[str | Path | Recorder | None] | None = None,
     resume: Literal["auto"] | None = None,
     together: bool | None = None,
@@ -86,7 +86,7 @@ def train_many(
                 loop.fail(error)
             raise
     done: dict[int, Run] = {}
-    bar = Progress.of(progress, len(runs) * rounds, f"{len(runs)} runs")
+    bar = Progress.of(progress, len(runs) * rounds, counted(len(runs), "run"))
     with alone(), bar, Stop(any(loop.keeper is not None for loop in loops)) as stop:
         for group in _alike(loops):
             if resume is not None:

@@ -36,7 +36,8 @@ def processes_of(
     """The processes of a run, and why that many; workers live as long as the block."""
 
     def measurement() -> Measurement:
-        bound = algorithm.bind(task.layers, task.domain).to(task.device)
+        settled = algorithm.settled(task.constants)
+        bound = settled.bind(task.layers, task.domain).to(task.device)
         session = Simulate(setting.mode).open(
             task, bound, local, task.client_weights(plan.weighting), plan.seed
         )

@@ -2,141 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
 
 from fairlead.core.method import Algorithm
-from fairlead.core.records import State
 from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.data.sampling import Cohorts, Dropouts, as_sampler
 from fairlead.describe import described
-from fairlead.engine.accounting import Counters, Ledger
 from fairlead.engine.processes.workers import Workers
-from fairlead.engine.resources import Needs
-from fairlead.engine.session import Session
-from fairlead.engine.simulate import Mode, Preparation, Simulate
-from fairlead.errors import Diverged, FairleadError
+from fairlead.engine.simulate import Mode, Simulate
+from fairlead.errors import FairleadError
 from fairlead.measure import Measure
 from fairlead.progress import Progress
-from fairlead.run.about import about
 from fairlead.run.alone import alone
-from fairlead.run.callbacks import Callback, client_states
+from fairlead.run.callbacks import AnyCallback, Callback, as_callbacks
 from fairlead.run.checkpoint import Checkpoints, Keeper
 from fairlead.run.checks import check, check_resume
 from fairlead.run.folder import CHECKPOINTS, Recorder
-from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
-from fairlead.run.loop import Ending, Loop, Plan
+from fairlead.run.loop import Loop, Plan
 from fairlead.run.processes import processes_of
+from fairlead.run.result import Run
 from fairlead.run.resume import begins_with_all, has_ended, to_go_on, workers_before
+from fairlead.task.per_client import PerClient
 from fairlead.task.task import Task
-
-
-@dataclass
-class Run:
-    """The result of a training run."""
-
-    task: Task
-    algorithm: Algorithm[Any, Any]
-    history: History
-    state: State
-    """The server's state at the end; if the run diverged, before the round in which this was detected."""
-    session: Session = field(repr=False)
-    stopped: Ending
-    """Why the run ended."""
-    rounds: int
-    """Rounds finished."""
-    seconds: float
-    """Time spent in rounds, without evaluation."""
-    error: Diverged | None = None
-    plan: Plan = field(kw_only=True, repr=False)
-    config: Mapping[str, Any] = field(kw_only=True, repr=False)
-
-    @property
-    def x(self) -> Tensor:
-        """The trained vector."""
-        return self.state.x
-
-    @property
-    def counters(self) -> Counters:
-        """Oracle calls and exchanges."""
-        return self.session.accounts.counters
-
-    @property
-    def ledger(self) -> Ledger:
-        """Every bit sent."""
-        return self.session.accounts.ledger
-
-    @property
-    def engine(self) -> str:
-        """How the run was executed, and why."""
-        return self.session.report
-
-    @property
-    def needs(self) -> Needs:
-        """The memory that the run needed."""
-        first = self.plan.sampler.cohort(self.plan.seed, 0, self.task.clients)
-        return Preparation(Simulate(), self.session, first, self.plan.rounds).needs
-
-    def client_states(self, clients: ArrayLike | None = None) -> Any:
-        """What the given clients (by default all) keep at the end: a record with one row per client; None if
-        the method keeps nothing.
-
-        >>> import fairlead as fl
-        >>> run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=2, steps=3)
-        >>> run.client_states([0]).c.shape
-        torch.Size([1, 1])
-        """
-        return client_states(self.session, clients)
-
-    def model(self) -> torch.nn.Module:
-        """The trained model: the task's module with the final weights and buffers."""
-        model = copy.deepcopy(self.task.model)
-        values = self.task.state_dict(self.x, self.session.buffers)
-        with torch.no_grad():
-            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                tensor.copy_(values[name])
-        return model.eval()
-
-    def about(self) -> dict[str, Any]:
-        """Method, task, split, settings and versions, as JSON."""
-        return about(self)
-
-    def write(
-        self,
-        folder: str | Path,
-        more: Mapping[str, Any] | None = None,
-        overwrite: bool = False,
-    ) -> None:
-        """Write the run's description and history to a folder (see `fl.runs`)."""
-        recorder = Recorder(folder, more=more, overwrite=overwrite)
-        recorder.begin({**self.about(), "after": -1}, self.history)
-        recorder.end(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trained model's parameters and buffers as safetensors."""
-        from safetensors.torch import save_file
-
-        values = self.model().state_dict()
-        save_file({name: t.detach().clone() for name, t in values.items()}, str(path))
-
-    def rounds_to(self, metric: str, target: float) -> int | None:
-        """The first recorded round that reached a target."""
-        return self.history.first_reach(metric, target)
-
-    def raise_if_diverged(self) -> Run:
-        """Raise an exception if the run diverged."""
-        if self.error is not None:
-            raise self.error
-        return self
 
 
 def train(
@@ -161,8 +53,9 @@ def train(
     drift: bool = False,
     measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
+    per_client: bool | PerClient | None = None,
     progress: bool | Progress | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[AnyCallback] = (),
     out: str | Path | Recorder | None = None,
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
@@ -181,8 +74,10 @@ def train(
     eval_every: rounds between evaluations; objective: whether they compute f on all data;
         drift: whether they measure drift diversity, for the whole model and per layer;
         measures: what else to measure on clients in evaluated rounds, see `fl.measure`.
+    per_client: record the metrics of every client on its own test data, as mean, standard deviation, worst tenth
+        and histogram over clients; `fl.PerClient(steps=5)` also those of personalised models.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
-    callbacks: follow the run while it is in progress, see `fl.Callback`.
+    callbacks: follow the run while it is in progress: functions of the round, or see `fl.Callback`.
     out: a folder for the run's description, its history (written as it grows) and its checkpoints; see
         `fl.runs`. It must not already hold a run, unless that run is resumed.
     checkpoints: a folder, or `fl.Checkpoints(folder, every=…)`, from which the run can be resumed;
@@ -201,7 +96,7 @@ def train(
         rounds=rounds, cohort=cohort, batch_size=batch_size, steps=steps, epochs=epochs,
         replacement=replacement, drop_last=drop_last, batches=batches, weighting=weighting,
         dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
-        measures=measures, target=target,
+        measures=measures, target=target, per_client=per_client,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     if type(setting) is Simulate and has_ended(out, checkpoints, resume, rounds):
@@ -242,6 +137,7 @@ def planned(
     drift: bool = False,
     measures: Sequence[Measure] = (),
     target: Mapping[str, float] | None = None,
+    per_client: bool | PerClient | None = None,
 ) -> tuple[Plan, Batches]:
     """The settings of `train`, as a plan and the local work."""
     if batches is not None and (batch_size, steps, epochs) != (None, None, None):
@@ -254,7 +150,7 @@ def planned(
     )
     plan = Plan(
         rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift,
-        tuple(measures), target,
+        tuple(measures), target, PerClient.of(per_client),
     )  # fmt: skip
     return plan, local
 
@@ -266,7 +162,7 @@ def prepared(
     local: Batches,
     engine: Mode | Simulate = "auto",
     bar: Progress | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[AnyCallback] = (),
     out: str | Path | Recorder | None = None,
     checkpoints: str | Path | Checkpoints | None = None,
     resume: Run | str | Path | None = None,
@@ -275,7 +171,7 @@ def prepared(
     """A checked run before its first round; `fingerprint` is the task's, if it is known."""
     try:
         return _prepared(
-            task, algorithm, plan, local, engine, bar, callbacks, out, checkpoints, resume,
+            task, algorithm, plan, local, engine, bar, as_callbacks(callbacks), out, checkpoints, resume,
             fingerprint,
         )  # fmt: skip
     except FairleadError as error:
@@ -299,7 +195,8 @@ def _prepared(
 ) -> Loop:
     weights = task.client_weights(plan.weighting)
     check(task, algorithm, plan, local)
-    algorithm = algorithm.bind(task.layers, task.domain).to(task.device)
+    settled = algorithm.settled(task.constants)
+    algorithm = settled.bind(task.layers, task.domain).to(task.device)
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     most = (
         task.clients if begins_with_all(algorithm) else plan.sampler.most(task.clients, plan.rounds)
@@ -349,7 +246,7 @@ def finished(loop: Loop) -> Run:
     c, why = loop, loop.stopped or "rounds"
     run = Run(
         c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
-        plan=c.plan, config=c.config,
+        plan=c.plan, config=c.config, callbacks=c.callbacks,
     )  # fmt: skip
     own = [callback for callback in c.callbacks if isinstance(callback, Recorder)]
     try:

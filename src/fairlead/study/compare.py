@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,27 @@ from numpy.typing import NDArray
 from fairlead.core.method import Algorithm
 from fairlead.describe import described
 from fairlead.errors import FairleadError
+from fairlead.figures import inline
+from fairlead.figures.plots import comparison
 from fairlead.progress import Progress
+from fairlead.run.history import History
 from fairlead.run.many import pays
+from fairlead.run.train import Run
 from fairlead.study.folder import ComparisonFolder
 from fairlead.study.measured import Measured, measured
 from fairlead.study.search import Entry as Entry
 from fairlead.study.search import Search
 from fairlead.study.search import base_lr as base_lr
 from fairlead.study.search import with_value as with_value
+from fairlead.task.per_client import CLIENT, PERSONAL
 from fairlead.task.task import Task
 
 ZERO_AT_SOLUTION = ("distance", "x_distance", "y_distance", "gap", "residual_norm")
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
-    """Runs of several methods on one task.
+    """Runs of several methods on one task; a notebook shows the table and the curves.
 
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(gradient=10.0)
@@ -48,6 +54,27 @@ class Comparison:
     target: float | None
     rounds: int
     weighting: str | Sequence[float] = "uniform"
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self._sentence()}>"
+
+    def _sentence(self) -> str:
+        best = ", ".join(
+            f"{label} {np.mean([run.history.best(self.metric) for run in entry.runs]):.4g}"
+            for label, entry in self.entries.items()
+        )
+        run = next(iter(self.entries.values())).runs[0]
+        return f"best {self.metric.replace('_', ' ')} on {run.task.name} in {self.rounds} rounds: {best}"
+
+    def _repr_html_(self) -> str:
+        lines = {
+            label: (entry.runs[0].history["round"], mean_over(entry.runs, self.metric))
+            for label, entry in self.entries.items()
+        }
+        lines = {label: (rounds[: len(y)], y) for label, (rounds, y) in lines.items()}
+        drawn = inline.curves(lines, self.metric, log=self.measured.better == "lower")
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes())
+        return inline.block(self._sentence(), drawn, inline.table(self.table()), notes)
 
     @property
     def metric(self) -> str:
@@ -67,8 +94,8 @@ class Comparison:
         return np.array([math.inf if r is None else r for r in reached])
 
     def table(self, seconds: bool = True) -> list[dict[str, str]]:
-        """One row per method: tuned step size, rounds to the target, best and final metric, and the time it
-        took unless seconds=False."""
+        """One row per method: tuned step size, rounds to the target, best and final metric, its mean and
+        deviation over clients if they were recorded, and the time it took unless seconds=False."""
         rows = []
         for label, entry in self.entries.items():
             row = {"method": label, "lr": f"{base_lr(entry.algorithm):.4g}"}
@@ -78,6 +105,7 @@ class Comparison:
             runs = [run.history for run in entry.runs]
             row[f"best {self.metric}"] = in_words([h.best(self.metric) for h in runs])
             row[f"final {self.metric}"] = in_words([h.last(self.metric) for h in runs])
+            row |= _over_clients(self.metric, runs)
             row["exchanges"] = f"{np.mean([h.last('exchanges') for h in runs]):.0f}"
             row["Mbit"] = f"{np.mean([h.last('bits') for h in runs]) / 1e6:.4g}"
             row["gradients"] = f"{np.mean([h.last('gradients') for h in runs]):,.0f}"
@@ -143,8 +171,6 @@ class Comparison:
 
     def plot(self, path: str | Path | None = None, x: str = "round") -> Any:
         """The metric and the loss against rounds (or another column), mean ± one std over seeds."""
-        from fairlead.report.plots import comparison
-
         return comparison(self, path, x)
 
 
@@ -234,6 +260,26 @@ def labelled(methods: Sequence[Algorithm[Any, Any]]) -> dict[str, Algorithm[Any,
         count = sum(label.split(" ")[0] == name for label in named)
         named[f"{name} {count + 1}" if count else name] = method
     return named
+
+
+def mean_over(runs: Sequence[Run], metric: str) -> NDArray[np.float64]:
+    """The mean of a metric over seeds, up to the shortest run."""
+    length = min(len(run.history.rows) for run in runs)
+    return np.mean([run.history[metric][:length] for run in runs], axis=0)
+
+
+def _over_clients(metric: str, runs: Sequence[History]) -> dict[str, str]:
+    """The final metric over clients, mean ± std and the worst tenth of them, averaged over seeds."""
+    found = {}
+    for prefix, worst in ((CLIENT, "worst tenth"), (PERSONAL, "personal worst tenth")):
+        stem = prefix + metric
+        if all(f"{stem}_mean" in history for history in runs):
+            mean, std, least = (
+                np.mean([h.last(f"{stem}_{part}") for h in runs])
+                for part in ("mean", "std", "worst")
+            )
+            found |= {stem: f"{mean:.4g} ± {std:.2g}", worst: f"{least:.4g}"}
+    return found
 
 
 def _finite(value: float) -> float | None:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.describe import counted
 from fairlead.errors import FairleadError
 from fairlead.run import folder as runs
 from fairlead.run.folder import (
@@ -31,6 +32,7 @@ from fairlead.run.folder import (
     StoredRun,
     write_json,
 )
+from fairlead.run.lock import locked
 from fairlead.run.same import check_same
 from fairlead.run.saved import keep_last, listed
 from fairlead.version import __version__
@@ -81,7 +83,7 @@ class ComparisonFolder:
         now = json.loads(json.dumps(about, default=str))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = runs.locked(self.folder / LOCK)
+            lock = locked(self.folder / LOCK)
         except OSError as error:
             raise FairleadError(f"cannot write to {self.folder}: {error.strerror}") from error
         with lock:
@@ -103,7 +105,7 @@ class ComparisonFolder:
         held = runs.find(self.folder)
         if held and not self.overwrite:
             raise FairleadError(
-                f"{self.folder} already holds {len(held)} runs: use another folder, or overwrite"
+                f"{self.folder} already holds {counted(len(held), 'run')}: use another folder, or overwrite"
             )
         aside = self.folder / REPLACED
         first = not aside.exists()

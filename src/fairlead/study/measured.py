@@ -9,6 +9,7 @@ from typing import Any, Literal
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.evaluation import directions, names_on_test, recorded
 from fairlead.task.metrics import Better, on_valid, sign
+from fairlead.task.per_client import PerClient, columns
 from fairlead.task.task import Task
 
 
@@ -64,11 +65,12 @@ def measured(
     if target is not None and len(target) != 1:
         raise FairleadError(f"{who} needs exactly one target, for example {{'accuracy': 0.9}}")
     known = recorded(task, settings.get("weighting", "uniform"), settings.get("objective", True))
-    test = names_on_test(task)
+    ways = columns(task, PerClient.of(settings.get("per_client")))
+    known, test = [*known, *ways], names_on_test(task)
     name = next(iter(target)) if target else metric or _default(known, test)
     if name not in known:
         raise unknown("metric", name, known)
-    better, twin = directions(task)[name], on_valid(name)
+    better, twin = (ways.get(name) or directions(task)[name]), on_valid(name)
     if name in test:
         return (
             Measured(name, twin, better, "valid")

@@ -12,13 +12,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fairlead.data import tables
+from fairlead.data import datasets, huggingface, tables
 from fairlead.data.checks import as_tensor
 from fairlead.data.held_out import held_out
+from fairlead.data.own_test import of_held_out
 from fairlead.data.splits import Split, by_id
 from fairlead.errors import FairleadError
+from fairlead.task.arrangement import leaves, mapped
 from fairlead.task.losses import value
 from fairlead.task.models import softmax_regression
+from fairlead.task.torch_losses import is_cross_entropy
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,6 +117,8 @@ def from_arrays(
 ) -> T:
     """A task from arrays of inputs and labels.
 
+    x: one array with a row per sample, a tuple or dict of arrays for a model of several inputs, or a list of token
+        lists, which are padded next to a mask (see `fairlead.data.datasets`).
     client: the client of each sample, a number or string per sample; or `clients`, index lists.
     model: linear by default. loss: by default cross-entropy for classes (whole numbers or
         strings), squared error for other numbers.
@@ -129,34 +134,44 @@ def from_arrays(
         raise FairleadError(
             "samples must be assigned to clients in one way: give either client or clients"
         )
-    code = tables.coding(y, loss, keep=model is not None)
-    inputs, target = x if isinstance(x, np.memmap) else _inputs(x, model is None), code(y)
+    code = tables.coding(
+        y, "cross_entropy" if is_cross_entropy(loss) else loss, keep=model is not None
+    )
+    numbers = model is None and settings.get("transform") is None
+    inputs, target = _tree(x, numbers), code(y)
+    count = len(next(leaves(inputs)))
     if clients is not None:
         split = clients if isinstance(clients, Split) else Split.of(clients)
     else:
         ids = np.asarray(client)
-        if ids.shape != (len(inputs),):
+        if ids.shape != (count,):
             raise FairleadError(
-                f"client has {len(ids)} entries for {len(inputs)} samples: give one per sample"
+                f"client has {len(ids)} entries for {count} samples: give one per sample"
             )
         split = by_id(ids)
     loss = loss or ("squared" if code.dtype == torch.float32 else "cross_entropy")
     if loss == "logistic":
         target = _signs(target, code.classes)
     if model is None:
+        if isinstance(inputs, tuple | Mapping):
+            raise FairleadError("there are several inputs: give a model that takes them")
         size, outputs = int(np.prod(inputs.shape[1:])), code.classes or 1
         model = softmax_regression(size, 1 if loss == "logistic" else outputs)
     if hold_out:
         if "test" in settings:
             raise FairleadError("test and hold_out are both given: keep one")
-        split, taken = held_out(split, hold_out, seed)
-        rows = torch.from_numpy(taken)
-        settings["test"] = (as_tensor(inputs[rows]), target[rows])
+        whole = split
+        split, taken = held_out(whole, hold_out, seed)
+        rows, settings["test_clients"] = torch.from_numpy(taken), of_held_out(whole, taken)
+        settings["test"] = mapped(inputs, lambda t: as_tensor(t[rows])), target[rows]
     elif settings.get("test") is not None:
         x_test, y_test = settings["test"]
         tested = code(y_test)
         tested = _signs(tested, code.classes) if loss == "logistic" else tested
-        settings["test"] = (_inputs(x_test, False).to(_inputs(inputs[:1], False).dtype), tested)
+        x_test = _tree(x_test, numbers)
+        if isinstance(x_test, Tensor):
+            x_test = x_test.to(_inputs(inputs[:1], False).dtype)
+        settings["test"] = x_test, tested
     if code.names is not None:
         settings["label_names"] = [str(name) for name in code.names]
     return _create(cls, model, loss, (inputs, target), split, settings)
@@ -165,67 +180,75 @@ def from_arrays(
 def from_torch_dataset(
     cls: Callable[..., T], dataset: Any, *, client: ArrayLike | None = None, **settings: Any
 ) -> T:
-    """A task from a dataset of (input, label) pairs with `client` ids, or from a list of
-    datasets, one per client; the other settings are those of `from_arrays`."""
-    if isinstance(dataset, list | tuple):
-        if client is not None:
-            raise FairleadError("a list of datasets already has one per client: omit client")
-        if not all(len(part) for part in dataset):
-            raise FairleadError(
-                "one of the datasets is empty: give every client at least one sample"
-            )
-        pairs = [pair for part in dataset for pair in _pairs(part)]
-        client = np.repeat(np.arange(len(dataset)), [len(part) for part in dataset])
-    else:
-        pairs = _pairs(dataset)
-    if not pairs:
-        raise FairleadError("the dataset is empty")
-    try:
-        x = torch.stack([torch.as_tensor(np.asarray(a)) for a, _ in pairs])
-        y = np.array([b.item() if isinstance(b, Tensor) else b for _, b in pairs])
-    except (RuntimeError, ValueError, TypeError) as error:
+    """A task from a dataset of (input, label) pairs with `client` ids or `clients`, or from a list of datasets, one
+    per client; `test` may be a dataset. The other settings are those of `from_arrays`."""
+    data, own = datasets.read(dataset)
+    if own is not None and client is not None:
+        raise FairleadError("a list of datasets already has one per client: omit client")
+    clients = datasets.one_split(settings.pop("clients", None), own)
+    if datasets.is_dataset(settings.get("test")):
+        settings["test"] = datasets.read(settings["test"])[0]
+    if len(data) != 2:
         raise FairleadError(
-            f"the inputs must have one shape and each label must be a number or string: {error}"
-        ) from error
-    if client is not None:
-        settings["client"] = client
-    return from_arrays(cls, x, y, **settings)
+            f"the samples have {len(data)} parts: a dataset must return (input, label) pairs by index"
+        )
+    settings.setdefault("transform", datasets.normalised(data[0]))
+    return from_arrays(cls, *data, client=client, clients=clients, **settings)
 
 
 def from_huggingface(
-    cls: Callable[..., T], dataset: Any, *, inputs: str, target: str, client: str, **settings: Any
+    cls: Callable[..., T],
+    dataset: Any,
+    *,
+    inputs: str | Sequence[str],
+    target: str,
+    client: str | None = None,
+    tokenizer: huggingface.Tokenizer | None = None,
+    padding: int = 0,
+    **settings: Any,
 ) -> T:
-    """A task from a dataset of the `datasets` library whose column `client` names the client
-    of each row; the other settings are those of `from_arrays`."""
-    for name in (inputs, target, client):
-        if name not in dataset.column_names:
-            raise FairleadError(
-                f"the dataset has no column '{name}': it has {', '.join(dataset.column_names)}"
-            )
-    table = dataset.select_columns([inputs, target, client]).with_format("numpy")[:]
-    x = np.stack([np.asarray(row) for row in table[inputs]])
-    return from_arrays(cls, x, table[target], client=table[client], **settings)
+    """A task from a dataset of the `datasets` library, or from a DatasetDict with the parts train and, if there is one,
+    test. The clients are named by the column `client`, or given as `clients`.
+
+    inputs: one column, or a list of columns that the model takes by name. Images are normalised; token lists of
+        different lengths are padded with `padding`, next to a mask: the model's second argument, or `attention_mask`
+        of a model with named inputs. Targets are padded with −100, which losses leave out.
+    tokenizer: a function from text to token numbers, a list or a dict of lists, for columns of text.
+
+    The other settings are those of `from_arrays`; `test` may be a dataset.
+    """
+    train, test = datasets.parts(dataset, settings.pop("test", None))
+    more = [] if client is None else [client]
+    x, y, *ids = huggingface.columns(train, inputs, target, more, tokenizer, padding)
+    if datasets.is_dataset(test):
+        test = huggingface.columns(test, inputs, target, [], tokenizer, padding)
+    if test is not None:
+        settings["test"] = test
+    settings.setdefault("transform", datasets.normalised(x))
+    return from_arrays(cls, x, y, client=ids[0] if ids else None, **settings)
 
 
 def from_table(
     cls: Callable[..., T],
-    table: Mapping[str, Any],
+    table: Any,
     *,
     target: str,
-    client: str,
+    client: str | None = None,
     features: Sequence[str] | None = None,
     scale: bool = True,
     **settings: Any,
 ) -> T:
-    """A task from columns by name (a dict of arrays, or a pandas frame).
+    """A task from columns by name: a dict of arrays, or a table of pandas, polars or pyarrow. The clients are named by
+    the column `client`, or given as `clients`.
 
     features: the input columns, by default all others. String columns become indicators;
         with `scale`, numbers get mean zero and variance one over all clients.
     """
+    table = tables.columns(table)
     names = [n for n in table if n not in (target, client)] if features is None else features
     x = tables.features(table, list(names), scale)
-    y, owner = tables.column(table, target), tables.column(table, client)
-    return from_arrays(cls, x, y, client=owner, **settings)
+    owner = None if client is None else tables.column(table, client)
+    return from_arrays(cls, x, tables.column(table, target), client=owner, **settings)
 
 
 def from_csv(cls: Callable[..., T], path: str | Path, **settings: Any) -> T:
@@ -244,14 +267,12 @@ def _create(
     return cls(**{"model": model, "loss": loss, "data": data, "clients": clients, **settings})
 
 
-def _pairs(dataset: Any) -> list[tuple[Any, Any]]:
-    try:
-        samples = [dataset[k] for k in range(len(dataset))]  # once each: a dataset may be random
-        return [(sample[0], sample[1]) for sample in samples]
-    except (TypeError, KeyError, IndexError) as error:
-        raise FairleadError(
-            f"the dataset must have a length and return (input, label) pairs by index: {error!r}"
-        ) from error
+def _tree(x: Any, as_numbers: bool) -> Any:
+    """Inputs as tensors, however nested; memory-mapped ones stay as they are, and token lists of different lengths are
+    padded."""
+    if isinstance(x, list):
+        x = datasets.stacked_inputs(x)
+    return mapped(x, lambda a: a if isinstance(a, np.memmap) else _inputs(a, as_numbers))
 
 
 def _inputs(x: Any, as_numbers: bool) -> Tensor:

@@ -7,63 +7,38 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fairlead.data import sources
 from fairlead.data.images import Images
-from fairlead.data.splits import SPLITS, Split, by_id
+from fairlead.data.own_test import by_group
+from fairlead.data.splits import Split
 from fairlead.data.text import dialects
 from fairlead.errors import FairleadError, unknown
 from fairlead.task import models, problems
+from fairlead.task.names import mlp_widths, split_by_name
+from fairlead.task.own_table import csv
 from fairlead.task.task import Task
 
-
-def split_by_name(
-    name: str,
-    labels: Any,
-    clients: int,
-    value: float | None,
-    seed: int,
-    groups: Tensor | None = None,
-) -> Split:
-    """A split from its name and its value (percent, alpha, shards per client, or for by-id the minimum
-    number of samples per client)."""
-    if name == "by-id":
-        if groups is None:
-            raise FairleadError("the data do not have clients of their own: use another split")
-        return by_id(groups.numpy(), 1 if value is None else _integer(name, value))
-    if name not in SPLITS:
-        raise unknown("split", name, [*SPLITS, "by-id"])
-    if name == "iid":
-        if value is not None:
-            raise FairleadError("the iid split has no value: leave out --split-value")
-        return SPLITS["iid"](labels, clients, seed)
-    number = SPLIT_VALUES[name] if value is None else value
-    chosen = _integer(name, number) if name == "shards" else number
-    return SPLITS[name](labels, clients, chosen, seed)
+Model: TypeAlias = torch.nn.Module | models.Maker
+"""A user's own model."""
 
 
-def _integer(name: str, value: float) -> int:
-    if not (math.isfinite(value) and value == int(value)):
-        raise FairleadError(f"the split {name} needs an integer, not {value}")
-    return int(value)
-
-
-SPLIT_VALUES = {
-    "similarity": 0.0, "dirichlet": 0.1, "dirichlet-balanced": 0.1, "dirichlet-sliced": 0.1,
-    "shards": 2, "quantity": 0.5,
-}  # fmt: skip
+def own_test(name: str, split: Split, data: sources.Dataset) -> Split | None:
+    """The clients' own test samples, if they are the data's own clients."""
+    if name != "by-id" or data.groups is None or data.groups_test is None:
+        return None
+    return by_group(split, data.groups.numpy(), data.groups_test.numpy())
 
 
 def digits(
     clients: int = 10,
     split: str = "similarity",
     split_value: float | None = None,
-    model: str = "softmax",
+    model: str | Model = "softmax",
     split_seed: int = 0,
     l2: float = 1e-3,
     valid: float | None = None,
@@ -74,15 +49,22 @@ def digits(
     sizes meaningful: without it, larger ones only scale the weights."""
     data = sources.digits()
     owners = split_by_name(split, data.y.numpy(), clients, split_value, split_seed)
-    widths = mlp_widths(model)
     makers = {"softmax": models.softmax_regression(64, 10), "mlp": models.mlp(64, 64, 10)}
-    if widths is None and model not in makers:
-        raise unknown("model", model, makers)
+    if isinstance(model, str) and (widths := mlp_widths(model)) is not None:
+        model = models.mlp(64, *widths, 10)
     return Task(
-        makers[model] if widths is None else models.mlp(64, *widths, 10),
-        "cross_entropy", (data.x, data.y), owners,
+        _one_of(makers, model), "cross_entropy", (data.x, data.y), owners,
         test=(data.x_test, data.y_test), l2=l2, valid=valid, dtype=dtype, device=device, name="digits",
     )  # fmt: skip
+
+
+def _one_of(makers: Mapping[str, Model], model: str | Model) -> Model:
+    """A model by name, or a user's own as it is."""
+    if not isinstance(model, str):
+        return model
+    if model not in makers:
+        raise unknown("model", model, makers)
+    return makers[model]
 
 
 def images(
@@ -90,7 +72,7 @@ def images(
     clients: int | None = None,
     split: str = "similarity",
     split_value: float | None = None,
-    model: str = "softmax",
+    model: str | Model = "softmax",
     split_seed: int = 0,
     l2: float = 0.0,
     flip: bool = False,
@@ -115,28 +97,16 @@ def images(
     owners = split_by_name(split, found.y.numpy(), n, split_value, split_seed, found.groups)
     return Task(
         image_model(model, tuple(found.x.shape[1:]), found.classes), "cross_entropy",
-        (found.x, found.y), owners, test=(found.x_test, found.y_test), l2=l2, valid=valid,
+        (found.x, found.y), owners, test=(found.x_test, found.y_test),
+        test_clients=own_test(split, owners, found), l2=l2, valid=valid,
         transform=Images.of(found.x, flip, crop), dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
 
 
-def mlp_widths(name: str) -> list[int] | None:
-    """The widths of hidden layers in mlp:600x600; None for other names.
-
-    >>> mlp_widths("mlp:600x300")
-    [600, 300]
-    """
-    kind, colon, text = name.partition(":")
-    if kind != "mlp" or not colon:
-        return None
-    widths = text.split("x")
-    if not all(w.isdecimal() and int(w) > 0 for w in widths):
-        raise FairleadError(f"model is '{name}': write the widths of hidden layers as mlp:600x600")
-    return [int(w) for w in widths]
-
-
-def image_model(name: str, shape: tuple[int, ...], classes: int) -> models.Maker:
+def image_model(name: str | Model, shape: tuple[int, ...], classes: int) -> Model:
     """A model for images of shape (C, H, W); a name ending in -bn selects BatchNorm."""
+    if not isinstance(name, str):
+        return name
     if (widths := mlp_widths(name)) is not None:
         return models.mlp(math.prod(shape), *widths, classes)
     plain, _, norm = name.partition("-")
@@ -160,7 +130,7 @@ def text(
     clients: int = 20,
     split: str = "by-id",
     split_value: float | None = None,
-    model: str = "gru",
+    model: str | Model = "gru",
     split_seed: int = 0,
     difference: float = 0.3,
     valid: float | None = None,
@@ -177,11 +147,10 @@ def text(
         "gru": models.char_gru(characters),
         "transformer": models.char_transformer(characters, found.x.shape[1]),
     }
-    if model not in makers:
-        raise unknown("model", model, makers)
     return Task(
-        makers[model], "cross_entropy", (found.x, found.y), owners,
-        test=(found.x_test, found.y_test), valid=valid, dtype=dtype, device=device, name=found.name,
+        _one_of(makers, model), "cross_entropy", (found.x, found.y), owners,
+        test=(found.x_test, found.y_test), test_clients=own_test(split, owners, found), valid=valid,
+        dtype=dtype, device=device, name=found.name,
     )  # fmt: skip
 
 
@@ -249,6 +218,7 @@ def _linear(
     torch.nn.init.zeros_(model.weight)
     return Task(
         model, "logistic", (x, data.y), owners, test=(x_test, data.y_test),
+        test_clients=own_test(split, owners, data),
         l2=l2, valid=valid, dtype=dtype, device=device, name=data.name,
     )  # fmt: skip
 
@@ -265,6 +235,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "robust-regression": robust_regression,
     "auc": auc,
     "agnostic": agnostic,
+    "csv": csv,
 }
 
 TASKS |= {
@@ -277,7 +248,7 @@ TASKS |= {
     "shakespeare": _named(text, "shakespeare", sources.SOURCES["shakespeare"].what),
 }
 
-SPLIT_TASKS = {"digits", "auc", "agnostic", "robust-regression", "dialects", "shakespeare"}
+SPLIT_TASKS = {"csv", "digits", "auc", "agnostic", "robust-regression", "dialects", "shakespeare"}
 SPLIT_TASKS |= {name for name in TASKS if name in sources.SOURCES}
 """Tasks whose data are split across clients."""
 
@@ -297,6 +268,8 @@ def make_task(name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> Ta
         raise FairleadError(f"theorem2 has 2 clients, not {given['clients']}")
     if "valid" in given and "valid" not in known:
         raise FairleadError(f"the task {name} has no data to hold out: leave out --valid")
+    if "model" not in known and not isinstance(given.get("model", ""), str):
+        raise FairleadError(f"the task {name} has its own model: leave out --model")
     for key in own:
         if key not in known:
             raise unknown(f"setting of the task {name}", key, known)
@@ -312,6 +285,8 @@ def task_defaults(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """The default settings of a comparison on a task."""
     if name == "digits":
         return {"target": "accuracy=0.95"}
+    if name == "csv":
+        return {"split": "by-id" if "client" in own else "iid"}
     if name in ("dialects", "shakespeare"):
         return {"split": "by-id", "model": "gru", "grid": "3,1,0.3", "batch_size": 32}
     if name == "femnist":

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
+from torch.utils._pytree import tree_map
 
 from fairlead.errors import FairleadError, unknown
 from fairlead.task.losses import LOSSES, METRICS
@@ -23,7 +24,7 @@ from fairlead.task.metrics import (
     direction,
     on_valid,
 )
-from fairlead.task.samples import load
+from fairlead.task.samples import load, losses_of, output_of
 
 DENSE = (nn.Sequential, nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
@@ -65,7 +66,7 @@ def recorded(task: Any, weighting: str | Sequence[float], objective: bool) -> li
 
 def names_on_test(task: Any) -> list[str]:
     """The names of what is measured on test data."""
-    judge = _judge(task)
+    judge = judge_of(task)
     return ["test_loss", *judge.metrics] if judge.test is not None else []
 
 
@@ -79,14 +80,14 @@ def held_out_names(task: Any) -> list[str]:
 def directions(task: Any) -> dict[str, Better]:
     """Which way is better, for everything that `Task.evaluate` may measure."""
     found: dict[str, Better] = dict(BETTER)
-    for name, metric in {**task.metrics, **_judge(task).metrics}.items():
+    for name, metric in {**task.metrics, **judge_of(task).metrics}.items():
         found[name] = direction(name, metric)
     for name in list(found):
         found[on_valid(name)] = found[name]
     return found
 
 
-def _judge(task: Any) -> Any:
+def judge_of(task: Any) -> Any:
     """The task whose held-out data count: for a saddle task the one that judges its first player."""
     return getattr(task, "judge", None) or task
 
@@ -136,7 +137,7 @@ def sums(
     """Weighted sums of the loss and of metrics over some rows, and the values of `Whole` metrics."""
     named = task.state_dict(x, buffers)
     found = {name: x.new_zeros(()) for name in ("loss", *metrics)}
-    seen: list[tuple[Tensor, ...]] = []
+    seen: list[tuple[Any, ...]] = []
     whole = {name: metric for name, metric in metrics.items() if isinstance(metric, Whole)}
     # a `Whole` metric needs all outputs in one process, and gradients do not cross processes
     spread = None if whole or x.requires_grad else spread
@@ -147,8 +148,8 @@ def sums(
         if not len(part):
             continue
         batch = load(task, data, part)
-        output = functional_call(task.evaluation_model, named, batch[: task.inputs])
-        targets = batch[task.inputs :]
+        output = output_of(task, task.evaluation_model, named, batch)
+        targets = task.arrangement.of_loss(batch)
         found["loss"] = found["loss"] + task.loss(output, *targets) @ w
         for name, metric in metrics.items():
             if not isinstance(metric, Whole):
@@ -156,12 +157,17 @@ def sums(
         if whole:
             seen.append((output, *targets))
     if whole:
-        everything = [torch.cat(parts) for parts in zip(*seen, strict=True)]
+        everything = tree_map(lambda *parts: _joined(parts), *seen)
         found.update({name: metric.of(*everything).to(x.dtype) for name, metric in whole.items()})
     if spread is not None:
         total = spread.ranks.sum_(torch.stack(list(found.values())))
         found = dict(zip(found, total, strict=True))
     return found
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    """The outputs of several batches together; what is no tensor is the first batch's."""
+    return torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0]
 
 
 def held_out(
@@ -314,12 +320,12 @@ def _stacked_sums(
     total = x.new_zeros(len(x), 1 + len(metrics))
     for part, w in zip(rows.split(block), weights.split(block), strict=True):
         batch = load(task, data, part)
-        inputs, targets = batch[: task.inputs], batch[task.inputs :]
+        targets = task.arrangement.of_loss(batch)
 
         def at(
-            x: Tensor, own: Tensor, w: Tensor = w, inputs: Any = inputs, t: Any = targets
+            x: Tensor, own: Tensor, w: Tensor = w, batch: Any = batch, t: Any = targets
         ) -> Tensor:
-            output = functional_call(task.evaluation_model, task.state_dict(x, own), inputs)
+            output = output_of(task, task.evaluation_model, task.state_dict(x, own), batch)
             measures = [task.loss, *(m for m in metrics.values() if not isinstance(m, Whole))]
             return torch.stack([measure(output, *t) @ w for measure in measures])
 
@@ -333,8 +339,8 @@ def client_losses(task: Any, x: Tensor, buffers: Tensor | None = None) -> Tensor
     losses = []
     for rows in task.order.split(4096):
         batch = load(task, task.data, rows)
-        output = functional_call(task.evaluation_model, named, batch[: task.inputs])
-        losses.append(task.loss(output, *batch[task.inputs :]))
+        output = output_of(task, task.evaluation_model, named, batch)
+        losses.append(losses_of(task, output, batch))
     sizes = torch.from_numpy(task.sizes).to(task.device)
     owner = torch.repeat_interleave(torch.arange(task.clients, device=task.device), sizes)
     total = x.new_zeros(task.clients).index_add(0, owner, torch.cat(losses))

@@ -34,7 +34,10 @@ class Layout:
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         if not trained:
             raise FairleadError("the model has no trainable parameters: set requires_grad on some")
-        buffers = {n: b for n, b in model.named_buffers() if _travels(n, b)}
+        saved = model.state_dict(
+            keep_vars=True
+        )  # what is not saved is computed, such as rotary frequencies
+        buffers = {n: b for n, b in model.named_buffers() if n in saved and _travels(n, b)}
         self.parameters, self.buffers = _parts(trained.items()), _parts(buffers.items())
         self.fixed = {n: p.detach() for n, p in model.named_parameters() if n not in trained}
         self.fixed |= {n: b for n, b in model.named_buffers() if n not in buffers}

@@ -16,7 +16,7 @@ from fairlead.errors import FairleadError, unknown
 from fairlead.task import losses
 
 Better: TypeAlias = Literal["lower", "higher"]
-Function: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Function: TypeAlias = Callable[..., Tensor]
 
 BETTER: dict[str, Better] = {
     "loss": "lower", "test_loss": "lower", "worst_loss": "lower", "gap": "lower", "distance": "lower",
@@ -24,7 +24,7 @@ BETTER: dict[str, Better] = {
 }  # fmt: skip
 """Columns whose direction is known by their name."""
 FUNCTIONS: tuple[tuple[Any, Better], ...] = (
-    (losses.correct, "higher"), (losses.correct_sign, "higher"), (losses.auc, "higher"),
+    (losses.correct, "higher"), (losses.next_correct, "higher"), (losses.correct_sign, "higher"), (losses.auc, "higher"),
     (losses.logistic, "lower"), (losses.squared, "lower"),
 )  # fmt: skip
 VALID = "valid_"
@@ -48,8 +48,8 @@ class Metric:
     def __post_init__(self) -> None:
         check_better(self.better)
 
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.of(output, target)
+    def __call__(self, output: Any, *targets: Any) -> Tensor:
+        return self.of(output, *targets)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def resnet8(classes: int = 10, norm: Norm = "group") -> Maker:
 
 
 class CharGRU(nn.Module):
-    """Predicts the next character with a GRU, written out because vmap does not support `nn.GRU`."""
+    """Predicts the next character with a GRU, written out."""
 
     def __init__(self, characters: int, embed: int, hidden: int) -> None:
         super().__init__()

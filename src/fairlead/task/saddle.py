@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fairlead.core.domain import Simplex
 from fairlead.data.splits import Split
 from fairlead.errors import FairleadError
+from fairlead.task.arrangement import Arrangement
 from fairlead.task.evaluation import Spread, held_out, held_out_names, turned
 from fairlead.task.losses import value
 from fairlead.task.task import Task
@@ -116,7 +117,7 @@ class SaddleTask(Task):
         return cls(Vector(x), Vector(y), play, data, owners, **settings)
 
     def _place(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-        self.inputs = len(self.data)
+        self.arrangement = Arrangement.all_inputs(len(self.data))
         super()._place(model, dtype, device)
         first = sum(p.size for p in self.layout.parameters if p.name.startswith("x."))
         if not 0 < first < self.dim:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 Block: TypeAlias = tuple[Tensor, ...]
 """Samples: inputs and targets, one row per sample."""
@@ -25,6 +27,16 @@ def prepared(task: Any, block: Block, keys: Tensor | None = None) -> Block:
 def load(task: Any, data: Block, rows: Tensor) -> Block:
     """Some rows of data as the model expects them."""
     return prepared(task, taken(task, data, rows))
+
+
+def output_of(task: Any, model: nn.Module, named: Mapping[str, Tensor], block: Block) -> Any:
+    """The model's output for samples, with parameters and buffers by name."""
+    return functional_call(model, dict(named), *task.arrangement.arguments(block))
+
+
+def losses_of(task: Any, output: Any, block: Block) -> Tensor:
+    """The loss of each sample, given the model's output."""
+    return task.loss(output, *task.arrangement.of_loss(block))
 
 
 def sample_bytes(data: Block) -> int:

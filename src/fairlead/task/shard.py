@@ -22,5 +22,7 @@ def holding(task: Task, clients: NDArray[np.int64]) -> Task:
     order[torch.from_numpy(mine)] = torch.arange(len(rows))
     other.order = order.to(task.device)
     other.first = task.first.to(task.device)
+    # it follows from all labels, so it cannot be found again here
+    other.test_clients = task.test_clients or task.memo.get("split_of_test")
     other._freeze()
     return other

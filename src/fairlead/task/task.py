@@ -18,14 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from fairlead.core.domain import Simplex
-from fairlead.data.checks import as_tensor, check_data, check_signs, check_split, whole
+from fairlead.data.checks import check_data, check_signs, check_split
+from fairlead.data.datasets import arrays_of
 from fairlead.data.held_out import held_out
 from fairlead.data.images import Transform
+from fairlead.data.own_test import check_test_split
 from fairlead.data.splits import Split
 from fairlead.describe import TRUSTED, described
 from fairlead.errors import FairleadError, unknown
 from fairlead.rng import own_generators
 from fairlead.task import build
+from fairlead.task.arrangement import Arrangement
 from fairlead.task.build import Function, constructor
 from fairlead.task.evaluation import (
     Spread,
@@ -40,8 +43,10 @@ from fairlead.task.losses import LOSSES, METRICS, Loss
 from fairlead.task.metrics import AnyMetric, checked
 from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
 from fairlead.task.objective import portrait
+from fairlead.task.recurrent import written_out
 from fairlead.task.samples import Block, prepared, sample_bytes, taken
 from fairlead.task.torch_losses import is_cross_entropy, per_sample
+from fairlead.theory.bound import Constants
 
 
 class Task:
@@ -49,11 +54,15 @@ class Task:
 
     model: an `nn.Module` (training starts from its current weights), or a function that builds one,
         called with the run's seed set.
-    loss: "cross_entropy", "logistic", "squared", a loss of torch such as `nn.CrossEntropyLoss()` or
+    loss: "cross_entropy", "next_token", "logistic", "squared", a loss of torch such as `nn.CrossEntropyLoss()` or
         `F.mse_loss` (whatever its reduction), or a function (output, target) → (B,).
-    data: tensors with one row per sample: the model's input, then the target.
-    clients: one index list per client, for example from `fairlead.splits`.
-    test: held-out tensors like `data`.
+    data: tensors with one row per sample: the model's input, then the target. Several inputs are a tuple, passed in
+        this order, or a dict, passed by name. Or a dataset of torch or of Hugging Face with such samples, or a list of
+        datasets, one per client (see `fairlead.data.datasets`).
+    clients: one index list per client, for example from `fairlead.splits`; not needed with one dataset per client.
+    test: held-out data like `data`. test_clients: the test samples of every client, one index list each (which
+        may be empty), for `train(per_client=True)`; by default each client is tested on a share of the test
+        data with the labels that it trains on.
     metrics: what to measure on held-out data, by name: `fl.Metric(f, better="lower")` around a function
         (output, target) → (B,), or `fl.Whole(…)` around one that needs all outputs at once; plain functions
         are enough for accuracy and AUC, whose direction is known.
@@ -62,7 +71,7 @@ class Task:
         by them. valid_seed: which samples.
     l2: adds l2/2·‖x‖² to every client's objective (for a saddle task l2/2·(‖x‖² − ‖y‖²)).
     noise: standard deviation of Gaussian noise added to every coordinate of step gradients.
-    transform: converts the inputs to numbers when they are used, see `fl.Images`.
+    transform: converts the first input to numbers when it is used, see `fl.Images`.
     keep: where the data are stored. "device" copies them there; "host" leaves them, including memory-mapped
         arrays (`np.load(file, mmap_mode="r")`), and copies each step's samples while the previous step
         computes. By default, mapped arrays and data too large for the device stay on the host.
@@ -90,6 +99,7 @@ class Task:
     """Whether the model or the loss draws random numbers while training."""
     draws_always = False
     """Whether they do so in evaluation mode too."""
+    _constants: Constants | Callable[[], Constants] | None = None
     _frozen: ClassVar[bool] = False
 
     from_function = constructor(build.from_function)
@@ -105,10 +115,11 @@ class Task:
         self,
         model: nn.Module | Callable[[], nn.Module],
         loss: str | Loss,
-        data: Sequence[Tensor | NDArray[Any]],
-        clients: Split | Sequence[ArrayLike],
+        data: Any,
+        clients: Split | Sequence[ArrayLike] | None = None,
         *,
-        test: Sequence[Tensor | NDArray[Any]] | None = None,
+        test: Any = None,
+        test_clients: Split | Sequence[ArrayLike] | None = None,
         metrics: Mapping[str, AnyMetric] | None = None,
         valid: float | None = None,
         valid_seed: int = 0,
@@ -129,29 +140,29 @@ class Task:
         self.name, self.l2, self.noise = name, float(l2), float(noise)
         if self.l2 < 0 or self.noise < 0:
             raise FairleadError(f"l2 is {l2} and noise is {noise}: both must be at least 0")
-        if not isinstance(data, tuple | list):
-            raise FairleadError("data must be tensors: give a tuple such as (inputs, targets)")
+        data, test, self.split, transform = arrays_of(data, test, clients, transform)
         self.make = None if isinstance(model, nn.Module) else model
         torchs = None if isinstance(loss, str) else per_sample(loss)
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else torchs or loss
-        if is_cross_entropy(loss) and not as_tensor(data[-1]).is_floating_point():
+        arrange, arrays = Arrangement.of(data)
+        arrange = Arrangement.all_inputs(len(arrays)) if isinstance(model, Function) else arrange
+        self.arrangement, self.data = arrange, arrange.tensors(arrays)
+        of_torch = is_cross_entropy(loss)
+        if of_torch and self.data[-1].dim() == 1 and not self.data[-1].is_floating_point():
             loss = "cross_entropy"
         known = METRICS.get(loss, {}) if isinstance(loss, str) else {}
         self.metrics = checked(known if metrics is None else metrics)
-        # how many data tensors go to the model; the rest go to the loss
-        self.inputs = len(data) if isinstance(model, Function) else 1
-        self.split = clients if isinstance(clients, Split) else Split.of(clients)
         if keep not in ("auto", "device", "host"):
             raise unknown("place for data", keep, ["auto", "device", "host"])
         self.transform, self.keep = transform, keep
-        self.mapped = keep != "device" and any(isinstance(t, np.memmap) for t in data)
-        self.data = (as_tensor(data[0]), *map(whole, data[1:]))
-        self.test = None if test is None else (as_tensor(test[0]), *map(whole, test[1:]))
+        self.mapped = keep != "device" and any(isinstance(t, np.memmap) for t in arrays)
+        self.test = None if test is None else arrange.tensors(arrange.arrays(test))
         self.optimum = optimum
         check_data("data", self.data, values=not self.mapped)
         if self.test is not None:
             check_data("test data", self.test)
         check_split(self.split, len(self.data[0]))
+        self.test_clients = _own_test(test_clients, len(self.split), self.test)
         self.valid: tuple[Tensor, ...] | None = None
         if valid is not None:
             if optimum is not None:
@@ -162,13 +173,15 @@ class Task:
             self.split, rows = held_out(self.split, valid, valid_seed, "valid", least=1)
             self.valid = tuple(t[torch.from_numpy(rows).to(t.device)] for t in self.data)
         if loss == "logistic":
-            check_signs(self.data[1])
+            check_signs(self.data[arrange.count])
         self.label_names, self.trust = label_names, trust
         pure = isinstance(loss, str) or torchs is not None
         self._pure_loss = pure if record is None else record
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else made(model, 0)
         self._place(module, dtype, torch.device(device))
-        check_model(self, loss == "cross_entropy")
+        check_model(
+            self, -1 if loss in ("cross_entropy", "next_token") else 1 if of_torch else None
+        )
         self._freeze()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -200,12 +213,14 @@ class Task:
         return moved
 
     def replace(self, **fields: Any) -> Self:
-        """The task with another optimum, metrics, l2, noise, name or trust."""
-        known = ["optimum", "metrics", "l2", "noise", "name", "trust"]
+        """The task with another optimum, metrics, l2, noise, name or trust, or with `constants` that were measured."""
+        known = ["optimum", "metrics", "l2", "noise", "name", "trust", "constants"]
         for name in fields:
             if name not in known:
                 raise unknown("field to replace", name, known)
         other = self._changed()
+        if "constants" in fields or "l2" in fields:
+            other._constants = fields.pop("constants", None)
         for name, value in fields.items():
             setattr(other, name, checked(value) if name == "metrics" else value)
         other.optimum = None if other.optimum is None else self.cast(other.optimum)
@@ -219,6 +234,7 @@ class Task:
         self.dtype, self.device = dtype, device
         self.model = model.to(device=self.device, dtype=dtype).train()
         self.evaluation_model = in_evaluation_mode(self.model)
+        self.step_model = written_out(self.model)  # what local steps call
         self.memo: dict[Any, Any] = {}  # cached values derived from the task
         self.layout = Layout(model)
         self.dim, self.buffer_dim = self.layout.dim, self.layout.buffer_dim
@@ -260,6 +276,14 @@ class Task:
         return len(self.split)
 
     @property
+    def constants(self) -> Constants | None:
+        """The constants of the problem that theorems ask for, if known: for quadratics and random games, or as
+        given by `task.replace(constants=fl.theory.Constants(…))`. They are for uniform weights."""
+        if callable(self._constants) and "constants" not in self.memo:
+            self.memo["constants"] = self._constants()
+        return self.memo["constants"] if callable(self._constants) else self._constants
+
+    @property
     def sizes(self) -> NDArray[np.int64]:
         """Samples per client."""
         return self.split.sizes
@@ -292,6 +316,8 @@ class Task:
         fixed = {"dim": self.dim, "l2": self.l2, "noise": self.noise, "dtype": str(self.dtype)}
         what = TRUSTED if self.trust else portrait(self.model, self.loss, self.transform)
         made = {"split": [self.split.order, self.split.offsets], "objective": what}
+        if self.arrangement.count > 1 and not self.arrangement.spread:
+            made["arrangement"] = self.arrangement
         return described({**fixed, "data": data, "layers": self.layers, **made})
 
     def cast(self, t: Tensor) -> Tensor:
@@ -351,3 +377,16 @@ class Task:
         """f_i(x) of every client, to see which clients are served badly."""
         with torch.no_grad(), self._evaluating():
             return client_losses(self, x, buffers)
+
+
+def _own_test(
+    given: Split | Sequence[ArrayLike] | None, clients: int, test: tuple[Tensor, ...] | None
+) -> Split | None:
+    """The test samples of every client, checked."""
+    if given is None:
+        return None
+    if test is None:
+        raise FairleadError("test_clients is given without test data: give test as well")
+    split = given if isinstance(given, Split) else Split.of(given)
+    check_test_split(split, clients, len(test[0]))
+    return split

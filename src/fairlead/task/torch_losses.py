@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fairlead.task.losses import logits, mean_over_known
+
 
 def per_sample(loss: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
     """A loss of `torch.nn` or `torch.nn.functional` with one value per sample, the mean over its outputs; None
-    for any other function. Class weights multiply the samples' losses.
+    for any other function. Class weights multiply the samples' losses; labels that the loss ignores do not count.
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -29,11 +31,25 @@ def per_sample(loss: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
     else:
         return None
 
-    def values(output: Tensor, *targets: Tensor) -> Tensor:
-        found = single(output, *targets)
-        return found.flatten(1).mean(1) if found.dim() > 1 else found
+    ignored = _ignored(loss)
+
+    def values(output: Any, *targets: Tensor) -> Tensor:
+        found = single(logits(output), *targets)
+        if found.dim() == 1:
+            return found
+        if ignored is not None and found.shape == targets[0].shape:
+            return mean_over_known(found, targets[0], ignored)
+        return found.flatten(1).mean(1)
 
     return values
+
+
+def _ignored(loss: Any) -> int | None:
+    """The label that a loss leaves out, if it has one."""
+    if isinstance(loss, nn.Module):
+        return getattr(loss, "ignore_index", None)
+    parameter = inspect.signature(loss).parameters.get("ignore_index")
+    return None if parameter is None else parameter.default
 
 
 def _module(loss: nn.Module) -> Callable[..., Tensor]:

@@ -2,7 +2,8 @@
 
 All processes (ranks) run the same server program on the same numbers: cohorts, batches and noise are
 functions of the seed, sums are one all-reduce of one flat vector per exchange, and a client's state is
-on the rank that ran it last and moves only when another one runs it.
+on the rank that ran it last and moves only when another one runs it. Processes that share memory take turns
+instead (see `turns`).
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fairlead.core.method import Algorithm
 from fairlead.data.batches import Batches, Draw
+from fairlead.describe import counted
 from fairlead.engine import autotune
 from fairlead.engine.api import Answer, Executor, Ids, Request
 from fairlead.engine.executors import unstackable
-from fairlead.engine.group import Group
 from fairlead.engine.precision import check_half
-from fairlead.engine.processes.ranks import Ranks, TorchRanks
-from fairlead.engine.processes.shares import balanced, move_rows
+from fairlead.engine.processes.answers import Blanks, among, flat_sums, with_sums
+from fairlead.engine.processes.rank_group import RankGroup
+from fairlead.engine.processes.ranks import Ranks, SharingRanks, TorchRanks
+from fairlead.engine.processes.turns import TurnGroup, Turns
 from fairlead.engine.session import Execution, Session
 from fairlead.engine.simulate import Preparation, Simulate
-from fairlead.engine.state.store import ClientStore, Keep
+from fairlead.engine.state.store import Keep
 from fairlead.errors import FairleadError, unknown
-from fairlead.task.evaluation import Spread
 from fairlead.task.shard import holding
 from fairlead.task.task import Task
 
@@ -77,8 +78,11 @@ class Distributed(Simulate):
         if group.sharded:
             task = holding(task, group.own)
         keep = Keep(task.clients, task.device, self.memories, most, ranks.size)
+        if isinstance(ranks, SharingRanks) and not group.sharded and self.sums == "exact":
+            group = TurnGroup(ranks, task)
+            keep = replace(keep, sharing=1, files=ranks.shared_file)
         session = Session(task, method, batches, weights, seed, keep, group)
-        session.remark = f"{ranks.size} ranks"
+        session.remark = counted(ranks.size, "rank")
         return session
 
     def prepare(self, session: Session, ids: Ids, rounds: int) -> None:
@@ -107,104 +111,11 @@ class Distributed(Simulate):
                 found = autotune.chosen(problem)  # all ranks measure at once, as they will run
             shared = group.tell(found.saved() if group.first else None)
             session.use(Execution.read(shared))
-        session.executor = Shared(session, group, here.executor(), self.sums == "bfloat16")
-
-
-class RankGroup(Group):
-    """The ranks of a run, and which rank has which client's rows."""
-
-    def __init__(self, ranks: Ranks, task: Task, sharded: bool) -> None:
-        self.ranks, self.sharded = ranks, sharded
-        self.size, self.first = ranks.size, ranks.first
-        self.owner = np.arange(task.clients) % ranks.size
-        self.held = np.zeros(task.clients, dtype=bool)
-        """The clients that have a row on some rank."""
-        positions = None
-        if sharded:
-            if ranks.size > task.clients or task.flip is not None:
-                raise FairleadError(
-                    "data cannot be sharded over more ranks than clients, or for saddle tasks: use "
-                    'fl.Distributed(data="replicate")'
-                )
-            self.owner = balanced(task.sizes.astype(float), self.owner, ranks.size)
-            mine = self.owner == ranks.rank
-            positions = np.flatnonzero(np.repeat(mine, task.sizes))
-        self.spread = Spread(ranks, positions)
-
-    @property
-    def own(self) -> Ids:
-        """The clients of this rank."""
-        return np.flatnonzero(self.owner == self.ranks.rank)
-
-    def share(self, ids: Ids, cost: NDArray[np.float64]) -> Ids:
-        """The rank that runs each client of a cohort."""
-        if self.sharded:
-            return self.owner[ids]
-        return balanced(cost, self.owner[ids], self.ranks.size)
-
-    def bring(self, stores: list[ClientStore[Any]], ids: Ids, share: Ids) -> None:
-        """Move the rows of a cohort's clients to the ranks that run them."""
-        moved = (self.owner[ids] != share) & self.held[ids]
-        if moved.any() and stores:
-            move_rows(self.ranks, stores, ids[moved], self.owner[ids][moved], share[moved])
-        if not self.sharded:
-            self.owner[ids] = share
-
-    def bring_home(self, stores: list[ClientStore[Any]]) -> None:
-        """Move all rows to rank 0 before the others end; owners are kept for a run that resumes this one."""
-        for store in stores:
-            for part in store.parts(np.flatnonzero(self.held)):
-                move_rows(self.ranks, [store], part, self.owner[part], np.zeros_like(part))
-        self.spread = None
-
-    @property
-    def total(self) -> Any:
-        return self.ranks.total if self.ranks.size > 1 else None
-
-    def agree(self, *asked: bool) -> list[bool]:
-        return [bool(v) for v in self.ranks.most([int(a) for a in asked])]
-
-    def check_alike(self, x: Tensor) -> None:
-        width = torch.int32 if x.element_size() == 4 else torch.int64
-        bits = x.detach().contiguous().view(width).to(torch.int64)
-        digest = int((bits * (torch.arange(len(bits), device=x.device) % 1021 + 1)).sum()) >> 8
-        most, least = self.ranks.most([digest, -digest])
-        if most != -least:
-            raise FairleadError(
-                "the processes of this run have different models: a method must compute the same in all of "
-                "them, so draw random numbers only with cohort.noise and client.noise"
-            )
-
-    def tell(self, value: Any) -> Any:
-        return self.ranks.tell(value)
-
-    def follow(self, other: Group) -> None:
-        if isinstance(other, RankGroup):
-            self.held |= other.held
-            if other.size == self.size and not self.sharded:
-                self.owner = other.owner.copy()
-
-    def take_rows(self, into: ClientStore[Any], rows: ClientStore[Any]) -> None:
-        ids = rows.touched
-        self.held[ids] = True
-        into.take(rows, ids[self.owner[ids] == self.ranks.rank])
-
-    def load_rows(self, store: ClientStore[Any], rows: dict[str, Tensor]) -> None:
-        ids = rows["ids"].numpy()
-        self.held[ids] = True
-        mine = torch.from_numpy(np.flatnonzero(self.owner[ids] == self.ranks.rank))
-        store.load({name: t[mine.to(t.device)] for name, t in rows.items()})
-
-    def wrote(self, ids: Ids) -> None:
-        self.held[ids] = True
-
-    def saved(self) -> dict[str, Tensor]:
-        count = torch.tensor([self.ranks.size])
-        return {"owner": torch.from_numpy(self.owner.copy()), "count": count}
-
-    def restore(self, saved: dict[str, Tensor]) -> None:
-        if saved and int(saved["count"]) == self.ranks.size and not self.sharded:
-            self.owner = saved["owner"].numpy().copy()
+        session.executor = (
+            Turns(session, group, here.executor())
+            if isinstance(group, TurnGroup)
+            else Shared(session, group, here.executor(), self.sums == "bfloat16")
+        )
 
 
 class Shared(Executor):
@@ -215,7 +126,7 @@ class Shared(Executor):
     ) -> None:
         self.session, self.group, self.executor = session, group, executor
         self.half_sums = half_sums
-        self._like: dict[Any, Answer] = {}
+        self.blanks = Blanks(executor)
         self._here: tuple[int, Ids, Ids] = (-1, np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @property
@@ -229,11 +140,17 @@ class Shared(Executor):
             at = torch.from_numpy(places).to(request.weights.device)
             mine = self.executor.execute(request.of(places, request.weights[at]))
         else:
-            mine = self._blank(request)
+            one = self.group.own[:1] if self.group.sharded else request.clients[:1]
+            known = request
+            if one[0] not in request.clients:
+                other = request.draw_of(request.clients[:1])
+                known = replace(request, draw_of=lambda ids: _stand_in(self.session, other, ids))
+            mine = self.blanks.of(known, one)
         up = np.zeros(count, np.int64)
         up[places] = mine.up
+        rows = {name: among(t, places, count) for name, t in mine.rows.items()}
         later = [(places[some], bits) for some, bits in mine.up_later]
-        return self._summed(replace(mine, count=count, up=up, up_later=later))
+        return self._summed(replace(mine, count=count, rows=rows, up=up, up_later=later))
 
     def _places(self, request: Request) -> Ids:
         """The positions of the clients that this rank runs, after moving their rows here."""
@@ -248,62 +165,17 @@ class Shared(Executor):
             self._here = request.round, ids, places
         return places
 
-    def _blank(self, request: Request) -> Answer:
-        """The zeros that a rank without clients adds, shaped like a discarded answer of one client."""
-        shapes = [getattr(v, "shape", ()) for v in request.broadcast.values()]
-        key = (request.program, request.exchange, tuple(shapes), len(request.measures))
-        if key not in self._like:
-            one = self.group.own[:1] if self.group.sharded else request.clients[:1]
-            some = replace(request, clients=one, weights=request.weights[:1])
-            if one[0] not in request.clients:
-                other = request.draw_of(request.clients[:1])
-                some = replace(some, draw_of=lambda ids: _stand_in(self.session, other, ids))
-            found = self.executor.execute(some)
-            for _, held in found.residuals:
-                for name, v in held.items():
-                    self.session.residuals.of(name, v)
-            self._like[key] = found
-        like = self._like[key]
-        return Answer(
-            0,
-            kind=like.kind,
-            sums={name: torch.zeros_like(v) for name, v in like.sums.items()},
-            buffers=None if like.buffers is None else torch.zeros_like(like.buffers),
-            measured={
-                measure: {n: torch.zeros_like(v) for n, v in sums.items()}
-                for measure, sums in like.measured.items()
-            },
-        )
-
     def _summed(self, mine: Answer) -> Answer:
         """The sums over all ranks, in one all-reduce."""
-        parts = {("sum", name): t for name, t in mine.sums.items()}
-        if mine.buffers is not None:
-            parts["buffers", ""] = mine.buffers
-        for measure, sums in mine.measured.items():
-            parts |= {(measure, name): t for name, t in sums.items()}
-        if not parts:
+        flat = flat_sums(mine)
+        if not len(flat):
             return mine
-        flat = torch.cat([t.reshape(-1) for t in parts.values()])
         ranks = self.group.ranks
         if self.half_sums and ranks.size > 1:
             flat = ranks.sum_(flat.bfloat16()).to(flat.dtype)
         else:
             flat = ranks.sum_(flat)
-        pieces = flat.split([t.numel() for t in parts.values()])
-        found = {
-            key: piece.reshape(t.shape)
-            for (key, t), piece in zip(parts.items(), pieces, strict=True)
-        }
-        return replace(
-            mine,
-            sums={name: found["sum", name] for name in mine.sums},
-            buffers=found.get(("buffers", "")),
-            measured={
-                measure: {name: found[measure, name] for name in sums}
-                for measure, sums in mine.measured.items()
-            },
-        )
+        return with_sums(mine, flat)
 
 
 def _stand_in(session: Session, like: Draw, client: Ids) -> Draw:

@@ -12,11 +12,9 @@ import ctypes
 import dataclasses
 import gc
 import json
-import mmap
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
 import traceback
@@ -29,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairlead.engine.processes.board import SLOT, Board
 from fairlead.engine.processes.distribute import Distributed, RankGroup
 from fairlead.engine.processes.fork import (
     check_operators,
@@ -38,20 +37,19 @@ from fairlead.engine.processes.fork import (
     rest,
     undisturbed,
 )
-from fairlead.engine.processes.ranks import Lost, Ranks, launched
+from fairlead.engine.processes.messages import bytes_of, receive, send, sum_of, tensor_of
+from fairlead.engine.processes.ranks import SharingRanks, launched
+from fairlead.engine.processes.shares import most_chunks
 from fairlead.engine.session import Session
 from fairlead.engine.simulate import Simulate
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Lost
 
-SLOT = 2 << 20
-"""Bytes that a process shares at a time: few enough to stay in cache."""
 SMALL = 16 << 10
 """The largest sum in bytes that goes through the sockets."""
 PATIENCE = 60.0  # seconds after which a worker that was stopped by a signal is given up
 STOPPED = "was stopped by a signal, so the run cannot continue; with checkpoints it can be resumed"
 START, TRIES = 20.0, 3
 """Seconds within which a worker must answer, and how often to try."""
-HEAD = struct.Struct("<cQ")
 FAILED = b"!"
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _RUNNING: list[LocalProcesses] = []
@@ -81,7 +79,7 @@ class _Worker:
     socket: socket.socket
 
 
-class LocalProcesses(Ranks):
+class LocalProcesses(SharingRanks):
     """This process and its workers, `size` processes in total, for the duration of a `with` block.
 
     optional: continue as one process if workers cannot be started; `hindered` then says why.
@@ -92,7 +90,7 @@ class LocalProcesses(Ranks):
         self.threads = torch.get_num_threads()  # to restore at the end
         self._workers: list[_Worker] = []
         self._first: socket.socket | None = None
-        self._slots: Tensor | None = None
+        self._board: Board | None = None
         self._kept: list[Any] = []
 
     # -- start and end --------------------------------------------------------------------------
@@ -118,8 +116,7 @@ class LocalProcesses(Ranks):
     def _start(self) -> None:
         """Start the workers; returns in every process once all are running."""
         torch.set_num_threads(1)  # a fork has no other threads and must not wait for any
-        shared = mmap.mmap(-1, (self.size + 1) * SLOT)
-        self._slots = torch.frombuffer(shared, dtype=torch.uint8).view(self.size + 1, SLOT)
+        self._board = Board(most_chunks(self.size) + 1)
         for left in reversed(range(TRIES)):
             try:
                 self._fork()
@@ -195,14 +192,16 @@ class LocalProcesses(Ranks):
                 said = " ".join(str(error).split())
                 if not isinstance(error, FairleadError):
                     said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-                _send(self._first, FAILED, json.dumps([said, trace]).encode())
+                send(self._first, FAILED, json.dumps([said, trace]).encode())
         finally:
             os._exit(0 if error is None else 1)
 
     def _end(self) -> None:
         """In the first process: end all workers."""
         self._dismiss()
-        self._slots = None
+        if self._board is not None:
+            self._board.close()
+            self._board = None
         if self in _RUNNING:
             _RUNNING.remove(self)
             torch.set_num_threads(self.threads)
@@ -239,24 +238,31 @@ class LocalProcesses(Ranks):
         if self.size == 1 or not len(flat):
             return t
         if flat.nbytes <= SMALL:
-            flat.copy_(_tensor(self._meet(b"s", _bytes(flat), _sum_of(flat.dtype)), flat.dtype))
+            flat.copy_(tensor_of(self._meet(b"s", bytes_of(flat), sum_of(flat.dtype)), flat.dtype))
         else:
-            for part in flat.split(SLOT // flat.element_size()):
-                self._sum(part)
+            self._sum({self.rank: flat}, self.size, flat)
         return t
 
-    def _sum(self, part: Tensor) -> None:
-        """Each process sums one piece of all vectors, in rank order."""
-        *given, total = self._views(part.dtype, len(part))
-        given[self.rank].copy_(part)
-        self.wait()
-        ends = np.linspace(0, len(part), self.size + 1).astype(int)
-        piece = slice(ends[self.rank], ends[self.rank + 1])
-        torch.add(given[0][piece], given[1][piece], out=total[piece])
-        for other in given[2:]:
-            total[piece] += other[piece]
-        self.wait()
-        part.copy_(total)
+    def sum_in_order(self, mine: Mapping[int, Tensor], count: int) -> Tensor:
+        return self._sum(mine, count, torch.empty_like(next(iter(mine.values()))))
+
+    def _sum(self, mine: Mapping[int, Tensor], count: int, out: Tensor) -> Tensor:
+        """Each process sums one piece of all vectors, in their order."""
+        width = SLOT // out.element_size()
+        for first in range(0, len(out), width):
+            part = slice(first, min(first + width, len(out)))
+            total, *given = self._views(out.dtype, part.stop - first)[: count + 1]
+            for number, vector in mine.items():
+                given[number].copy_(vector[part])
+            self.wait()
+            ends = np.linspace(0, len(total), self.size + 1).astype(int)
+            piece = slice(ends[self.rank], ends[self.rank + 1])
+            torch.add(given[0][piece], given[1][piece], out=total[piece])
+            for other in given[2:]:
+                total[piece] += other[piece]
+            self.wait()
+            out[part].copy_(total)
+        return out
 
     def most(self, values: Sequence[int]) -> list[int]:
         def largest(found: list[bytes]) -> bytes:
@@ -266,7 +272,7 @@ class LocalProcesses(Ranks):
         return np.frombuffer(self._meet(b"m", mine, largest), np.int64).tolist()
 
     def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        data = self._meet(b"t", values.tobytes(), _sum_of(torch.float64))
+        data = self._meet(b"t", values.tobytes(), sum_of(torch.float64))
         return np.frombuffer(data).reshape(values.shape).copy()
 
     def tell(self, value: Any) -> Any:
@@ -280,6 +286,24 @@ class LocalProcesses(Ranks):
     def wait(self) -> None:
         self._meet(b"w", b"", lambda found: b"")
 
+    def take(self, turn: int) -> int:
+        assert self._board is not None
+        return self._board.take(turn, self.size)
+
+    def shared_file(self, make: Callable[[], int]) -> int:
+        if self._first is not None:
+            try:
+                send(self._first, b"f", b"")
+                return socket.recv_fds(self._first, 1, 1)[1][0]
+            except (OSError, IndexError):
+                os._exit(1)  # the first process has ended, and so has the run
+        file = make()
+        for worker in self._workers:
+            self._hear(worker, b"f")
+            with contextlib.suppress(OSError):  # if it died, the next call notices
+                socket.send_fds(worker.socket, [b"f"], [file])
+        return file
+
     def swap(self, give: Mapping[int, Tensor], take: Mapping[int, Tensor]) -> None:
         sizes = np.array([give[r].nbytes if r in give else 0 for r in range(self.size)], np.int64)
         rows = [np.frombuffer(data, np.int64) for data in self.gather(sizes.tobytes())]
@@ -288,7 +312,7 @@ class LocalProcesses(Ranks):
         mine = torch.cat(stream) if stream else torch.zeros(0, dtype=torch.uint8)
         into = {r: t.view(-1).view(torch.uint8) for r, t in take.items()}
         for first in range(0, int(ends[:, -1].max()), SLOT):
-            slots = self._views(torch.uint8, SLOT)
+            slots = self._views(torch.uint8, SLOT)[: self.size]
             part = mine[first : first + SLOT]
             slots[self.rank][: len(part)].copy_(part)
             self.wait()
@@ -301,9 +325,9 @@ class LocalProcesses(Ranks):
             self.wait()
 
     def _views(self, dtype: torch.dtype, count: int) -> list[Tensor]:
-        """The shared memory of each process, and of the result, as vectors."""
-        assert self._slots is not None
-        return [slot.view(dtype)[:count] for slot in self._slots]
+        """The shared memory as vectors."""
+        assert self._board is not None
+        return self._board.views(dtype, count)
 
     def _meet(self, kind: bytes, data: bytes, join: Callable[[list[bytes]], bytes]) -> bytes:
         """The bytes of all processes, joined by the first one; all must call it with the same kind."""
@@ -311,8 +335,8 @@ class LocalProcesses(Ranks):
             return join([data])
         if self._first is not None:
             try:
-                _send(self._first, kind, data)
-                return _receive(self._first)[1]
+                send(self._first, kind, data)
+                return receive(self._first)[1]
             except (OSError, EOFError):
                 os._exit(1)  # the first process has ended, and so has the run
         if not self._workers:
@@ -320,14 +344,14 @@ class LocalProcesses(Ranks):
         answer = join([data, *(self._hear(worker, kind) for worker in self._workers)])
         for worker in self._workers:
             with contextlib.suppress(OSError):  # if it died, the next call notices
-                _send(worker.socket, kind, answer)
+                send(worker.socket, kind, answer)
         return answer
 
     def _hear(self, worker: _Worker, kind: bytes) -> bytes:
         started = worker.socket.gettimeout() == PATIENCE
         try:
             works = lambda: started and not is_stopped(worker.process)  # noqa: E731
-            found, data = _receive(worker.socket, works)
+            found, data = receive(worker.socket, works)
         except TimeoutError as error:
             if started:
                 raise Lost(f"process {worker.rank} of the run's {self.size} {STOPPED}") from error
@@ -359,41 +383,3 @@ class LocalProcesses(Ranks):
             f"process {worker.rank} of the run's {self.size} {how}, so the run cannot continue; a run with "
             "checkpoints can be resumed from the last one"
         )
-
-
-def _bytes(t: Tensor) -> bytes:
-    return t.view(torch.uint8).numpy().tobytes()
-
-
-def _tensor(data: bytes, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=dtype)
-
-
-def _sum_of(dtype: torch.dtype) -> Callable[[list[bytes]], bytes]:
-    def join(found: list[bytes]) -> bytes:
-        total = _tensor(found[0], dtype)
-        for data in found[1:]:
-            total += _tensor(data, dtype)
-        return _bytes(total)
-
-    return join
-
-
-def _send(to: socket.socket, kind: bytes, data: bytes) -> None:
-    to.sendall(HEAD.pack(kind, len(data)) + data)
-
-
-def _receive(
-    source: socket.socket, goes_on: Callable[[], bool] = lambda: False
-) -> tuple[bytes, bytes]:
-    """One message; never more than one is in transit. goes_on: whether to wait longer when time is over."""
-    found = bytearray()
-    while len(found) < HEAD.size or len(found) < HEAD.size + HEAD.unpack_from(found)[1]:
-        try:
-            found += (some := source.recv(1 << 16))
-            if not some:
-                raise EOFError
-        except TimeoutError:
-            if not goes_on():
-                raise
-    return HEAD.unpack_from(found)[0], bytes(found[HEAD.size :])

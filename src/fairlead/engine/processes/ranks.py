@@ -9,7 +9,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Lost
 
 
 def launched() -> bool:
@@ -29,25 +29,11 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "0")) > 0 or dist.is_initialized()
 
 
-def is_first() -> bool:
-    """Whether this is rank 0, according to the environment."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def local_device(device: str) -> str:
     """This process's own GPU, if several processes share a machine."""
     return (
         f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and launched() else device
     )
-
-
-def restarted() -> bool:
-    """Whether torchrun restarted this process after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
-class Lost(FairleadError):
-    """Another process of the run no longer answers."""
 
 
 class Ranks(ABC):
@@ -89,6 +75,22 @@ class Ranks(ABC):
     def wait(self) -> None:
         """Wait until all processes get here."""
         self.most([0])
+
+
+class SharingRanks(Ranks):
+    """Processes that share memory, so that any of them can serve any client."""
+
+    @abstractmethod
+    def take(self, turn: int) -> int:
+        """The next number of a turn, from `size` on, which no other process gets."""
+
+    @abstractmethod
+    def sum_in_order(self, mine: Mapping[int, Tensor], count: int) -> Tensor:
+        """The sum of `count` vectors in the order of their numbers; each process has one or more."""
+
+    @abstractmethod
+    def shared_file(self, make: Callable[[], int]) -> int:
+        """A file that the first process makes, open in every process."""
 
 
 class TorchRanks(Ranks):

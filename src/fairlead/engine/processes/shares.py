@@ -1,4 +1,5 @@
-"""Which rank runs which clients: shares of about equal cost, and rows that move with them."""
+"""Which process runs which clients: fixed shares of about equal cost and rows that move with them, or chunks
+that processes take as they become free."""
 
 from __future__ import annotations
 
@@ -13,6 +14,10 @@ from fairlead.engine.processes.ranks import Ranks
 from fairlead.engine.state.store import ClientStore
 
 Ints = NDArray[np.int64]
+FINEST = 32
+"""The smallest chunk is this part of a process's fair share, or one client."""
+SUMS = 1 << 30
+"""Bytes that the sums of all chunks may take, for each vector of a method."""
 
 
 def balanced(cost: NDArray[np.float64], owner: Ints, ranks: int) -> Ints:
@@ -31,6 +36,45 @@ def balanced(cost: NDArray[np.float64], owner: Ints, ranks: int) -> Ints:
         place[client] = rank
         load[rank] += cost[client]
     return place
+
+
+def chunks(cost: NDArray[np.float64], processes: int, length: int) -> list[Ints]:
+    """A cohort in chunks, at least one per process, from large to small: each process begins with half of its
+    fair share, and takes the next chunk when it is done with one. Costly clients come first. A function of
+    the clients' costs, the number of processes and the bytes of a vector, so that sums by chunk do not depend
+    on who takes which.
+
+    >>> [len(some) for some in chunks(np.ones(25), 2, 4000)]
+    [7, 7, 3, 3, 2, 2, 1]
+    >>> [len(some) for some in chunks(np.ones(25), 2, SUMS)]  # few vectors of a gigabyte
+    [13, 12]
+    """
+    cost, finest = np.maximum(cost, 1e-9), FINEST
+    found = _chunks(cost, processes, finest)
+    while finest > 1 and len(found) * length > SUMS:
+        finest //= 2
+        found = _chunks(cost, processes, finest)
+    return found + [np.zeros(0, np.int64)] * (processes - len(found))
+
+
+def _chunks(cost: NDArray[np.float64], processes: int, finest: int) -> list[Ints]:
+    order = np.argsort(-cost, kind="stable")
+    ends = np.cumsum(cost[order])
+    total, least = ends[-1], ends[-1] / (finest * processes)
+    found: list[Ints] = []
+    first, spent, size = 0, 0.0, 0.0
+    while first < len(order):
+        if len(found) % processes == 0:  # the next of each process
+            size = max((total - spent) / (2 * processes), least)
+        last = int(np.searchsorted(ends, spent + 0.999 * size)) + 1
+        found.append(np.sort(order[first:last]))
+        first, spent = last, ends[min(last, len(ends)) - 1]
+    return found
+
+
+def most_chunks(processes: int) -> int:
+    """An upper bound on the number of chunks."""
+    return (2 + FINEST.bit_length()) * processes
 
 
 def move_rows(

@@ -33,8 +33,10 @@ class Residuals:
         self.stores: dict[str, ClientStore[Left]] = {}
 
     def read(self, name: str, ids: NDArray[np.int64], like: Tensor) -> Tensor:
-        """The residuals of a field for these clients; zero at first."""
-        return self.of(name, like).read(ids).v
+        """The residuals of a field for these clients; zero at first. Reading makes no table."""
+        if name not in self.stores:
+            return torch.zeros(len(ids), like.shape[-1], dtype=like.dtype, device=self.keep.device)
+        return self.stores[name].read(ids).v
 
     def of(self, name: str, like: Tensor) -> ClientStore[Left]:
         """The residuals of a field."""

@@ -13,7 +13,18 @@ from torch import Tensor
 
 from fairlead.core.records import Memory
 from fairlead.core.tensorfile import Pieces
-from fairlead.engine.state.tiers import Disk, Ids, Memories, Rows, Table, Tier, chosen, promise
+from fairlead.engine.state.tiers import (
+    Disk,
+    Files,
+    Ids,
+    Memories,
+    Rows,
+    Table,
+    Tier,
+    chosen,
+    promise,
+    shared_memory,
+)
 from fairlead.errors import FairleadError
 
 M = TypeVar("M", bound=Memory)
@@ -26,6 +37,8 @@ class ClientStore(Generic[M]):
     """The memories of N clients; a client that was never written costs nothing.
 
     tier: where rows are stored: on the device of the starting values, in host memory, or on disk.
+    files: opens a file in all processes that share the table; they reserve rows in the same order, at most
+        `most` of them.
 
     >>> class Kept(Memory):
     ...     c: Tensor
@@ -38,21 +51,37 @@ class ClientStore(Generic[M]):
     array([7])
     """
 
-    def __init__(self, clients: int, start: M, tier: Tier = "device") -> None:
+    def __init__(
+        self,
+        clients: int,
+        start: M,
+        tier: Tier = "device",
+        files: Files | None = None,
+        most: int | None = None,
+    ) -> None:
         self.start = start
         self.tier: Tier = tier
         self._start = {name: v.detach() for name, v in start.tensors().items()}
         self.row = sum(v.nbytes for v in self._start.values())
         self._slot = np.full(clients, -1, dtype=np.int64)
-        self._written = np.zeros(clients, dtype=bool)
+        self._written = (
+            np.zeros(clients, dtype=bool)
+            if files is None
+            else shared_memory(files, clients).view(torch.bool).numpy()
+        )
         self._used, self._free = 0, np.empty(0, np.int64)
         self._asked: tuple[Ids, Ids] | None = (
             None  # the last clients, which all have rows, and their slots
         )
         device = next(iter(self._start.values())).device
-        table = Table(self._start, clients, device if tier == "device" else torch.device("cpu"))
-        self._rows = Disk(self._start) if tier == "disk" else table
-        self._on_device = table if tier == "device" else None
+        place = device if tier == "device" else torch.device("cpu")
+        self._on_device: Table | None = None
+        self._rows: Table | Disk
+        if tier == "disk":
+            self._rows = Disk(self._start, files)
+        else:
+            self._rows = table = Table(self._start, clients if most is None else most, place, files)
+            self._on_device = table if tier == "device" else None
         self._pin = tier != "device" and device.type == "cuda"
 
     @property
@@ -67,7 +96,11 @@ class ClientStore(Generic[M]):
 
     def read(self, ids: Ids) -> M:
         """The states of these clients, as one record with a leading client axis. Reading creates no rows."""
-        return self.start.filled(self._read(self._slot[ids]))
+        return self.start.filled(self._read(self._known(ids)))
+
+    def _known(self, ids: Ids) -> Ids:
+        """The slots of these clients, −1 for those that were never written."""
+        return np.where(self._written[ids], self._slot[ids], -1)
 
     def _read(self, slots: Ids) -> Rows:
         """Copies of rows on the device, with the starting values for slot −1."""
@@ -100,7 +133,7 @@ class ClientStore(Generic[M]):
             slots = self._begun(ids)
             if np.array_equal(slots, np.arange(len(self._on_device))):
                 return dict(self._on_device.rows)
-        return self._read(self._slot[ids])
+        return self._read(self._known(ids))
 
     def read_into(self, ids: Ids, into: Rows) -> None:
         """Copy the rows of these clients into tensors, field by field."""
@@ -109,7 +142,7 @@ class ClientStore(Generic[M]):
             for name, t in into.items():
                 self._on_device.get(name, slots, t)
         else:
-            for name, rows in self._read(self._slot[ids]).items():
+            for name, rows in self._read(self._known(ids)).items():
                 into[name].copy_(rows)
 
     def _begun(self, ids: Ids) -> Ids:
@@ -134,22 +167,26 @@ class ClientStore(Generic[M]):
             self._written[ids] = True
 
     def _put(self, ids: Ids, rows: Rows) -> None:
-        if self._asked is not None and self._asked[0] is ids:
-            slots = self._asked[1]
-        else:
-            slots = self._slot[ids]
-            new = np.flatnonzero(slots < 0)
-            again, self._free = np.split(self._free, [len(new)])
-            first, self._used = self._used, self._used + len(new) - len(again)
-            slots[new] = np.concatenate([again, np.arange(first, self._used)])
+        slots = self.reserve(ids)
         shapes = {name: (len(ids), *v.shape) for name, v in self._start.items()}
         self._rows.put(slots, {name: rows[name].detach().expand(s) for name, s in shapes.items()})
-        self._slot[ids] = slots
         self._asked = ids, slots
 
-    def pieces(self) -> dict[str, Pieces]:
-        """The result of `export`, to be read a few rows at a time."""
-        ids = self.touched
+    def reserve(self, ids: Ids) -> Ids:
+        """The slots of these clients, new ones for those that have none."""
+        if self._asked is not None and self._asked[0] is ids:
+            return self._asked[1]
+        slots = self._slot[ids]
+        new = np.flatnonzero(slots < 0)
+        again, self._free = np.split(self._free, [len(new)])
+        first, self._used = self._used, self._used + len(new) - len(again)
+        slots[new] = np.concatenate([again, np.arange(first, self._used)])
+        self._slot[ids] = slots
+        return slots
+
+    def pieces(self, ids: Ids | None = None) -> dict[str, Pieces]:
+        """The result of `export`, to be read a few rows at a time. ids: of these clients only."""
+        ids = self.touched if ids is None else ids
         found = {"ids": Pieces.of(torch.from_numpy(ids))}
         if len(ids):
             for name, v in self._start.items():
@@ -194,9 +231,9 @@ class ClientStore(Generic[M]):
     def view(self, client: int) -> M:
         """One client's vectors, to be read only, before the next write: those of the table itself where it is on
         the device."""
-        slot = int(self._slot[client])
-        if slot < 0:
+        if not self._written[client]:
             return self.start
+        slot = int(self._slot[client])
         if self._on_device is not None:
             return self.start.filled({name: t[slot] for name, t in self._on_device.rows.items()})
         return self.read(np.array([client])).map(lambda t: t[0])
@@ -206,7 +243,8 @@ class ClientStore(Generic[M]):
 class Keep:
     """Where to store the memories of a run's clients.
 
-    most: how many clients can take part. sharing: processes that share the machine's memory.
+    most: how many clients can take part. sharing: processes that share the machine's memory. files: opens
+    files in all processes, where they share tables.
     """
 
     clients: int
@@ -214,6 +252,7 @@ class Keep:
     asked: Memories = "auto"
     most: int | None = None
     sharing: int = 1
+    files: Files | None = None
 
     @property
     def count(self) -> int:
@@ -224,6 +263,6 @@ class Keep:
         """A table for memories with these starting values."""
         row = sum(v.nbytes for v in start.tensors().values())
         tier = chosen(self.asked, self.device, row * self.count, self.sharing)
-        made = ClientStore(self.clients, start, tier)
+        made = ClientStore(self.clients, start, tier, self.files, self.count)
         promise(made, tier, self.device, row * self.count)
         return made

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -20,6 +22,8 @@ Rows = dict[str, Tensor]
 """Rows of some clients, or one row, by field."""
 Tier = Literal["device", "host", "disk"]
 Memories = Literal["auto", "device", "host", "disk"]
+Files = Callable[[Callable[[], int]], int]
+"""Opens the file that a function makes, in all processes that share a table."""
 
 _PROMISED: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
 
@@ -79,12 +83,17 @@ class Table:
     tensor([[1., 1.]])
     """
 
-    def __init__(self, start: Rows, clients: int, device: torch.device) -> None:
-        self.device, self._most = device, clients
-        self.rows = {
-            name: torch.empty((0, *v.shape), dtype=v.dtype, device=device)
-            for name, v in start.items()
-        }
+    def __init__(
+        self, start: Rows, clients: int, device: torch.device, files: Files | None = None
+    ) -> None:
+        self.device, self._most, self._shared = device, clients, files is not None
+        if files is not None:  # all of them at once, since a table that grows is another one
+            self.rows = {name: _shared_rows(files, v, clients) for name, v in start.items()}
+        else:
+            self.rows = {
+                name: torch.empty((0, *v.shape), dtype=v.dtype, device=device)
+                for name, v in start.items()
+            }
         self._last: tuple[Ids, Tensor | slice] = np.empty(0, np.int64), slice(0)
 
     def __len__(self) -> int:
@@ -115,6 +124,7 @@ class Table:
 
     def _grow(self, needed: int) -> None:
         held = len(self)
+        assert needed <= held or not self._shared, "a shared table has room for all its rows"
         if needed > held:  # memory that was never written costs nothing on the host
             room = min(max(needed, 2 * held), self._most)
             for name, rows in self.rows.items():
@@ -134,6 +144,26 @@ class Table:
         return index
 
 
+def shared_memory(files: Files, size: int) -> Tensor:
+    """Bytes that all processes share. Those that are never written cost nothing."""
+
+    def make() -> int:
+        file = os.memfd_create("fairlead")
+        os.ftruncate(file, size)
+        return file
+
+    file = files(make)
+    try:
+        return torch.frombuffer(mmap.mmap(file, size), dtype=torch.uint8)
+    finally:
+        os.close(file)
+
+
+def _shared_rows(files: Files, like: Tensor, count: int) -> Tensor:
+    found = shared_memory(files, max(1, count * like.nbytes))[: count * like.nbytes]
+    return found.view(like.dtype).view(count, *like.shape)
+
+
 class Disk:
     """Rows in unnamed sparse files in the temporary folder, one per field, which disappear when they are no
     longer used, however the process ends.
@@ -147,15 +177,14 @@ class Disk:
 
     device = torch.device("cpu")
 
-    def __init__(self, start: Rows) -> None:
+    def __init__(self, start: Rows, files: Files | None = None) -> None:
         self._width = {name: v.nbytes for name, v in start.items()}
         self._files: dict[str, int] = {}
         self._used = 0
         try:
             for name in start:
-                self._files[name], path = tempfile.mkstemp(prefix="fairlead-")
+                self._files[name] = _unnamed() if files is None else files(_unnamed)
                 weakref.finalize(self, os.close, self._files[name])
-                os.unlink(path)
         except OSError as error:
             raise FairleadError(
                 f"client memories cannot be stored in {place()}: {error.strerror}; set TMPDIR to a "
@@ -190,6 +219,13 @@ class Disk:
                 f"client memories could not be {what} {place()}: {error.strerror}; free some space there, or "
                 "set TMPDIR to a folder with more"
             ) from error
+
+
+def _unnamed() -> int:
+    """A file without a name in the temporary folder."""
+    file, path = tempfile.mkstemp(prefix="fairlead-")
+    os.unlink(path)
+    return file
 
 
 def place() -> str:

@@ -18,6 +18,13 @@ function chosen(data) {
   };
 }
 
+/** The views of the charts beside the first one: another metric each. */
+function besides(data, view) {
+  const others = data.metrics.filter((one) => one.key !== view.metric.key);
+  const shown = wish.beside === "*" ? others : others.filter((one) => one.key === wish.beside);
+  return shown.map((metric) => ({ ...view, metric, logy: !metric.larger && allPositive(data, metric.key) }));
+}
+
 function allPositive(data, key) {
   const fine = (run) => (run.columns?.[key] ?? []).every((value) => !isNumber(value) || value > 0);
   return data.groups.every((group) => group.runs.every(fine));
@@ -27,10 +34,10 @@ function allPositive(data, key) {
 function groupLines(data, view) {
   const key = [view.metric.key, view.axis.key, view.smooth].join("\n");
   if (!curves.cache.has(key)) {
-    const made = data.groups.map((group, place) => {
+    const made = data.groups.map((group) => {
       const seeds = group.runs.map((run) => points(run, view.axis.key, view.metric.key, view.smooth));
       const filled = seeds.filter((seed) => seed.x.length);
-      return { group, place, seeds: filled, blend: blend(filled) };
+      return { group, place: group.look, seeds: filled, blend: blend(filled) };
     });
     if (curves.cache.size > 20) curves.cache.clear();
     curves.cache.set(key, made);
@@ -49,6 +56,10 @@ function updateCurves(data) {
   curves.view = view;
   offer(byId("metric"), data.metrics.map((one) => [one.key, one.label]), view.metric.key);
   offer(byId("axis"), data.axes.map((one) => [one.key, one.label]), view.axis.key);
+  const others = data.metrics.filter((one) => one.key !== view.metric.key);
+  const every = others.length > 1 ? [["*", "all others"]] : [];
+  offer(byId("beside"), [["", "nothing"], ...every, ...others.map((one) => [one.key, one.label])], besides(data, view).length ? wish.beside : "");
+  byId("beside").closest(".field").hidden = !others.length;
   byId("band").value = view.band;
   byId("smooth").value = String(view.smooth);
   for (const name of ["logx", "logy", "seeds"]) byId(name).checked = view[name];
@@ -62,12 +73,12 @@ function updateLegend(data) {
   const legend = byId("legend");
   const build = changed(legend, data.groups.map((group) => group.id));
   if (build) {
-    legend.replaceChildren(...data.groups.map((group, place) => {
+    legend.replaceChildren(...data.groups.map((group) => {
       const emphasise = (on) => () => faint(on ? group.id : null);
       return tag("button", {
         type: "button", click: () => toggle(group.id),
         pointerenter: emphasise(true), pointerleave: emphasise(false), focus: emphasise(true), blur: emphasise(false),
-      }, swatch(place), tag("span", {}, group.label));
+      }, swatch(group.look), tag("span", {}, group.label));
     }));
   }
   data.groups.forEach((group, place) => legend.children[place].setAttribute("aria-pressed", String(!wish.hidden.has(group.id))));
@@ -160,13 +171,33 @@ function drawCurves() {
     return;
   }
   const [focused, at] = [chart.contains(document.activeElement), curves.at];
-  const svg = curvePicture(roomIn(chart), lines, view, ends, sides, level);
-  chart.replaceChildren(svg);
+  const more = besides(data, view);
+  const room = roomIn(chart);
+  const width = more.length && room >= 620 ? Math.floor((room - 24) / 2) : room;
+  const { svg, frame } = curvePicture(width, lines, view, ends, sides, level, 0);
+  curves.frame = frame;
+  watchPointer(svg);
+  chart.replaceChildren(svg, ...more.map((other, number) => besidePicture(data, other, width, ends, goal, number + 1)).filter(Boolean));
   if (focused) svg.focus({ preventScroll: true });
   if (isNumber(at)) pointAt(curves.frame.across.at(at), curves.height);
 }
 
-function curvePicture(width, lines, view, ends, sides, level) {
+/** The same groups and ends of the x axis with another metric; the pointer shows its values. */
+function besidePicture(data, view, width, ends, goal, number) {
+  const lines = groupLines(data, view);
+  const level = goal && goal.metric.key === view.metric.key ? goal.value : null;
+  const sides = upEnds(lines, view, ends, level);
+  if (!lines.length || !sides) return null;
+  const { svg, frame } = curvePicture(width, lines, view, ends, sides, level, number);
+  noteCells(svg, (x) => {
+    const at = Math.max(ends[0], Math.min(ends[1], frame.across.back(x)));
+    const found = lines.map((one) => [one.group.label, valueAt(one, at).middle]).filter(([, value]) => isNumber(value));
+    return found.length ? [`${view.metric.label} at ${view.axis.label} ${short(at, 4)}`, ...found.map(([label, value]) => `${label}: ${short(value)}`)] : null;
+  });
+  return svg;
+}
+
+function curvePicture(width, lines, view, ends, sides, level, number) {
   const height = width < 520 ? 300 : Math.min(460, Math.round(width * 0.46));
   const plot = { top: 28, right: width - 12, bottom: height - 44 };
   const up = scale(...sides, plot.bottom, plot.top, view.logy);
@@ -175,16 +206,15 @@ function curvePicture(width, lines, view, ends, sides, level) {
   const svg = picture(width, height, curveSentence(lines, view));
   svg.setAttribute("tabindex", "0");
   const clip = { x: plot.left, y: plot.top - 3, width: plot.right - plot.left, height: plot.bottom - plot.top + 4 };
-  svg.append(draw("clipPath", { id: "curves-clip" }, draw("rect", clip)));
+  const clipped = number ? `curves-clip-${number}` : "curves-clip";
+  svg.append(draw("clipPath", { id: clipped }, draw("rect", clip)));
   svg.append(axes(plot, across, up, { x: axisName(view), y: metricName(view) }));
-  const inside = draw("g", { "clip-path": "url(#curves-clip)" });
+  const inside = draw("g", { "clip-path": `url(#${clipped})` });
   inside.append(...lines.map((one) => groupMarks(one, view, across, up, plot)));
   if (level !== null) inside.append(line(plot.left, up.at(level), plot.right, up.at(level), { class: "goal" }));
-  const passing = draw("g", { "data-passing": "", id: "crosshair" });
+  const passing = draw("g", { "data-passing": "", id: number ? null : "crosshair" });
   svg.append(inside, passing);
-  curves.frame = { svg, plot, across, up, passing };
-  watchPointer(svg);
-  return svg;
+  return { svg, frame: { svg, plot, across, up, passing } };
 }
 
 const metricName = (view) => view.metric.label + (view.smooth ? `, mean of ${view.smooth} rounds` : "");
@@ -234,7 +264,8 @@ function cross(seed, across, up, plot) {
 
 function curveWords(data, view, lines, ends) {
   const most = Math.max(0, ...lines.map((one) => one.seeds.length));
-  const pieces = [`${metricName(view)} against ${axisName(view)}`];
+  const names = [view, ...besides(data, view)].map(metricName);
+  const pieces = [`${names.join(", ")} against ${axisName(view)}`];
   if (view.seeds) pieces.push("one line per seed");
   else if (most > 1) pieces.push({ std: "mean ± one standard deviation over seeds", range: "mean, min and max over seeds", none: "mean over seeds" }[view.band]);
   const words = [`${pieces.join("; ")}.`.replace(/^./, (letter) => letter.toUpperCase())];
@@ -408,7 +439,7 @@ function startCurves() {
     if (word === "metric") wish.logy = undefined;
     refresh(updateCurves, ...(word === "metric" ? [updateGoal] : []));
   });
-  for (const id of ["metric", "axis", "band", "smooth"]) keep(id, id, (node) => node.value);
+  for (const id of ["metric", "axis", "band", "smooth", "beside"]) keep(id, id, (node) => node.value);
   for (const id of ["logx", "logy", "seeds"]) keep(id, id, (node) => (node.checked ? "1" : "0"));
   byId("unzoom").addEventListener("click", showAll);
   const chart = () => [[...byId("curves-chart").querySelectorAll("svg")], curves.lines.map((one) => ({ place: one.place, label: one.group.label }))];

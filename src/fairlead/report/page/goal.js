@@ -43,7 +43,7 @@ function costCell(group, key, rows) {
   const all = group.runs.length;
   if (paid.length && !missed.length) {
     const [words, more] = spread(paid, 3);
-    return { value: mean(paid), words, more, full: true };
+    return { value: mean(paid), off: std(paid), words, more, full: true };
   }
   const got = all - missed.length;
   const going = missed.filter((run) => run.status !== "diverged").map((run) => lastOf(run.columns?.[key])).filter(isNumber);
@@ -61,7 +61,7 @@ function metricCell(group, metric, which) {
   if (!values.length) return { value: NaN, words: diverged.length ? "diverged" : "–" };
   const [words, off] = spread(values, 4);
   const more = diverged.length ? `(${diverged.length} of ${group.runs.length} diverged)` : off;
-  return { value: mean(values), words, more, full: !diverged.length };
+  return { value: mean(values), off: std(values), words, more, full: !diverged.length };
 }
 
 /** Columns with their keys, heads and cells, in the order of the groups. */
@@ -122,9 +122,15 @@ function goalNote(data, columns) {
   const seeds = data.groups.some((group) => group.runs.length > 1);
   const missed = columns.some((column) => column.cells.some((cell) => cell.words.includes("+")));
   return [
-    seeds ? "Mean ± standard deviation over seeds; bold is best." : "Bold is best.",
+    seeds ? "Mean ± standard deviation over seeds." : "",
+    boldWords(columns, seeds),
     missed ? "A + means that the target was not reached by then." : "",
-  ].join(" ").trim();
+  ].filter(Boolean).join(" ");
+}
+
+function boldWords(columns, seeds) {
+  if (!columns.some((column) => standsOut(column).size)) return "";
+  return seeds ? "Bold: the best, and what is within one standard deviation of it." : "Bold: the best.";
 }
 
 function goalHead(columns) {
@@ -148,16 +154,23 @@ function sortBy(key) {
   refresh(updateGoal);
 }
 
+/** The cells of a column that stand out: the best one, and those within a standard deviation of it. None do where
+    that is every group, so that bold always tells groups apart. */
+function standsOut({ cells, larger }) {
+  const full = cells.filter((cell) => cell.full);
+  if (!full.length || cells.length < 2) return new Set();
+  const best = full.reduce((one, other) => ((larger ? other.value > one.value : other.value < one.value) ? other : one));
+  const near = full.filter((cell) => Math.abs(cell.value - best.value) <= (best.off ?? 0));
+  return new Set(near.length < cells.length ? near : []);
+}
+
 function goalBody(data, columns) {
-  const best = columns.map(({ cells, larger }) => {
-    const full = cells.filter((cell) => cell.full).map((cell) => cell.value);
-    return full.length && data.groups.length > 1 ? (larger ? Math.max(...full) : Math.min(...full)) : NaN;
-  });
+  const bold = columns.map(standsOut);
   const rows = rowOrder(data, columns).map((place) => tag("tr", {},
-    tag("th", { scope: "row" }, swatch(place), tag("span", {}, data.groups[place].label)),
+    tag("th", { scope: "row" }, swatch(data.groups[place].look), tag("span", {}, data.groups[place].label)),
     columns.map((column, number) => {
-      const { value, words, more, full } = column.cells[place];
-      const shown = full && value === best[number] ? tag("b", {}, words) : words;
+      const { words, more, full } = column.cells[place];
+      const shown = bold[number].has(column.cells[place]) ? tag("b", {}, words) : words;
       return tag("td", { class: full ? null : "missed" }, shown, more ? tag("small", {}, ` ${more}`) : null);
     })));
   byId("goal-table").tBodies[0].replaceChildren(...rows);

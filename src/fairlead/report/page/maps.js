@@ -33,9 +33,12 @@ function updateSplit(data) {
   const split = pickOne("split", usable);
   const chart = byId("split-chart");
   chart.replaceChildren(splitPicture(split, roomIn(chart)));
-  const words = [split.label ? `${split.label}: ` : "", split.sentence ?? "", split.more ? ` Shown: ${split.more}.` : ""];
+  const words = [split.label ? `${split.label}: ` : "", split.sentence ?? "", split.more ? ` ${shownWords(split.more)}` : ""];
   byId("split-words").textContent = words.join("");
 }
+
+/** What of a split is shown, as one sentence whether or not it came as one. */
+const shownWords = (more) => `Shown: ${more.replace(/^Shown:?\s+/i, "").replace(/\.\s+Shown:?\s+/gi, ", and ").replace(/\.$/, "")}.`;
 
 /** Clients side by side on a wide page, below each other on a narrow one. */
 function splitPicture(split, width) {

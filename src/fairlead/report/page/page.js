@@ -9,15 +9,15 @@ function settled(data) {
   const groups = list(data.groups).map((group, place, all) => {
     const label = String(group.label ?? group.method ?? `group ${place + 1}`);
     const again = all.slice(0, place).filter((other) => other.label === group.label).length;
-    return { ...group, label, id: again ? `${label} (${again + 1})` : label, runs: list(group.runs) };
+    return { ...group, label, look: isNumber(group.look) ? group.look : place, id: again ? `${label} (${again + 1})` : label, runs: list(group.runs) };
   });
   const recorded = (key) => groups.some((group) => group.runs.some((run) => run.columns?.[key]?.some(isNumber)));
   const named = (value) => list(value).filter((one) => recorded(one.key)).map((one) => ({ ...one, label: one.label ?? one.key }));
-  const rest = Object.fromEntries(["splits", "drift", "sensitivity", "notes", "citations", "tuned"].map((key) => [key, list(data[key])]));
+  const rest = Object.fromEntries(["splits", "drift", "sensitivity", "notes", "citations", "tuned", "clients"].map((key) => [key, list(data[key])]));
   return { ...data, ...rest, title: data.title || "fairlead", groups, axes: named(data.axes), metrics: named(data.metrics) };
 }
 
-const PARTS = [updateHead, updateCurves, updateGoal, updateNotes, updateSteps, updateDrift, updateSplit,
+const PARTS = [updateHead, updateCurves, updateGoal, updateClients, updateNotes, updateSteps, updateDrift, updateSplit,
   updateSettings, updateRuns, updateCite];
 
 /** Show everything anew. */
@@ -140,6 +140,7 @@ function start() {
   startGoal();
   startSteps();
   startMaps();
+  startClients();
   show();
   byId("theme").addEventListener("click", nextTheme);
   dark.addEventListener("change", applyTheme);

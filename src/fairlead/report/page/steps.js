@@ -27,7 +27,7 @@ const labelOf = (data, key) => data.metrics.find((one) => one.key === key)?.labe
 /** The colour of the group that a line belongs to, else one of its own. */
 function placeOf(data, one, number) {
   const found = data.groups.findIndex((group) => group.label === one.label || group.method === one.label);
-  return found >= 0 ? found : data.groups.length + number;
+  return found >= 0 ? data.groups[found].look : Math.max(-1, ...data.groups.map((group) => group.look)) + 1 + number;
 }
 
 function stepsPicture(panel, entries, width) {

@@ -62,7 +62,7 @@ function picture(width, height, sentence) {
 const text = (x, y, words, more = {}) => draw("text", { x, y, ...more }, String(words));
 const line = (x1, y1, x2, y2, more = {}) => draw("line", { x1, y1, x2, y2, ...more });
 
-/** The colour of the group at a place of the list; from the ninth on lines are also dashed. */
+/** The colour of a method's place; groups of one method share it and differ in their dashes. */
 const colour = (place) => `s${place % 8}`;
 const dashes = (place) => ["", "7 3", "2 3", "9 3 2 3"][Math.floor(place / 8) % 4] || null;
 
@@ -99,7 +99,7 @@ function hideNote() {
 /* What the reader has chosen. Missing entries mean: as the data propose. Everything read from the
    address is checked where it is used, so that junk there does no harm. */
 const wish = { hidden: new Set() };
-const WORDS = ["metric", "axis", "band", "smooth", "logx", "logy", "seeds", "goal", "value", "sort", "drift", "split"];
+const WORDS = ["metric", "axis", "band", "smooth", "logx", "logy", "seeds", "goal", "value", "sort", "drift", "split", "beside", "runs", "measure"];
 
 /** Take the switches from the address, once the groups are known. */
 function readAddress(groups) {

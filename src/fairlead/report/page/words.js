@@ -48,7 +48,7 @@ function settingWords(value) {
 }
 
 function updateSettings(data) {
-  const groups = data.groups.map((group) => ({ label: group.label, id: group.id, settings: new Map(flat(group.settings ?? {})) }));
+  const groups = data.groups.map((group) => ({ label: group.label, look: group.look, id: group.id, settings: new Map(flat(group.settings ?? {})) }));
   const any = groups.some((group) => group.settings.size);
   byId("settings").hidden = !any;
   if (!any || !changed(byId("settings-body"), data.groups.map((group) => [group.label, group.settings]))) return;
@@ -71,9 +71,10 @@ function scrollable(label, table) {
 
 function differenceTable(groups, names) {
   const head = tag("tr", {}, tag("th", { scope: "col" }, "group"), names.map((name) => tag("th", { scope: "col" }, name)));
-  const rows = groups.map((group, place) => tag("tr", {},
-    tag("th", { scope: "row" }, swatch(place), tag("span", {}, group.label)),
-    names.map((name) => tag("td", {}, settingWords(group.settings.get(name))))));
+  const cell = (words) => tag("td", { class: words.length > 36 ? "sentence" : null }, words);
+  const rows = groups.map((group) => tag("tr", {},
+    tag("th", { scope: "row" }, swatch(group.look), tag("span", {}, group.label)),
+    names.map((name) => cell(settingWords(group.settings.get(name))))));
   return scrollable("Settings that differ", tag("table", {}, tag("thead", {}, head), tag("tbody", {}, rows)));
 }
 
@@ -81,17 +82,53 @@ function pairsList(pairs) {
   return tag("dl", {}, pairs.flatMap(([name, value]) => [tag("dt", {}, name), tag("dd", {}, settingWords(value))]));
 }
 
+/** The columns of the table of runs: a name, and what a run has there. */
+function runColumns(data) {
+  const metric = data.metrics.find((one) => one.key === data.first?.metric) ?? data.metrics[0];
+  const last = ({ run }) => lastOf(run.columns?.[metric.key]);
+  return [
+    ["group", ({ group }) => group.label],
+    ["seed", ({ run }) => run.seed],
+    ["status", ({ run }) => run.status],
+    ["rounds", ({ run }) => run.rounds],
+    ...(metric ? [[`final ${metric.label}`, last]] : []),
+    ["folder", ({ run }) => run.folder],
+  ];
+}
+
+/** What has no value comes last, whichever way the others are. */
+function inOrder(rows, read, down) {
+  const none = (row) => read(row) === undefined || read(row) === null;
+  const rank = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  const sorted = rows.filter((row) => !none(row)).sort((a, b) => rank(read(a), read(b)) * (down ? -1 : 1));
+  return [...sorted, ...rows.filter(none)];
+}
+
 function updateRuns(data) {
-  const runs = data.groups.flatMap((group, place) => group.runs.map((run) => ({ group, place, run })));
+  const runs = data.groups.flatMap((group) => group.runs.map((run) => ({ group, run })));
   byId("runs").hidden = !runs.length;
-  const told = runs.map(({ group, run }) => [group.label, run.seed, run.status, run.rounds, run.folder].map((value) => value ?? "–"));
-  if (!runs.length || !changed(byId("runs-body"), told)) return;
-  const heads = ["group", "seed", "status", "rounds", "folder"].map((name) => tag("th", { scope: "col" }, name));
+  if (!runs.length) return;
+  const columns = runColumns(data);
+  const [name, way] = (wish.runs ?? "").split(":");
+  const by = columns.findIndex(([head]) => head === name);
+  const sorted = by < 0 ? runs : inOrder(runs, columns[by][1], way === "down");
+  const words = (value) => (typeof value === "number" ? short(value) : String(value ?? "–"));
+  const told = sorted.map((row) => columns.map(([, read]) => words(read(row))));
+  if (!changed(byId("runs-body"), [told, wish.runs])) return;
+  const order = (place) => (place !== by ? "none" : way === "down" ? "descending" : "ascending");
+  const heads = columns.map(([head], place) => tag("th", { scope: "col", "aria-sort": order(place) },
+    tag("button", { type: "button", click: () => sortRuns(head) }, head)));
   const rows = told.map((cells, row) => tag("tr", {},
-    tag("th", { scope: "row" }, swatch(runs[row].place), tag("span", {}, cells[0])),
-    cells.slice(1).map((value) => tag("td", {}, String(value)))));
+    tag("th", { scope: "row" }, swatch(sorted[row].group.look), tag("span", {}, cells[0])),
+    cells.slice(1).map((value) => tag("td", {}, value))));
   const table = tag("table", { class: "runs" }, tag("thead", {}, tag("tr", {}, heads)), tag("tbody", {}, rows));
   byId("runs-body").replaceChildren(folded("runs", `${count(runs.length, "run")} and their folders`, scrollable("Runs", table)));
+}
+
+function sortRuns(head) {
+  const [before, way] = (wish.runs ?? "").split(":");
+  wish.runs = `${head}:${before === head && way !== "down" ? "down" : "up"}`;
+  refresh(updateRuns);
 }
 
 function updateNotes(data) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fairlead.data.splits import Split, iid
 from fairlead.errors import FairleadError, positive
 from fairlead.task.solve import minimize
 from fairlead.task.task import Task
+from fairlead.theory.bound import Constants
 
 
 def _quadratic(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -35,7 +37,7 @@ def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **set
     mean = hessians.mean(0)
     convex = bool(torch.linalg.eigvalsh(mean)[0] > 0)
     optimum = torch.linalg.solve(mean, linear.mean(0)) if convex else None
-    return Task.from_function(
+    task = Task.from_function(
         _quadratic,
         (hessians, linear),
         at.to(torch.float64),
@@ -44,6 +46,27 @@ def quadratics(a: ArrayLike, b: ArrayLike, start: ArrayLike | None = None, **set
         record=True,
         **settings,
     )
+    known = partial(_constants, hessians, linear, at.to(torch.float64), optimum)
+    return task if task.l2 else task.replace(constants=known)
+
+
+def _constants(
+    hessians: Tensor, linear: Tensor, start: Tensor, optimum: Tensor | None
+) -> Constants:
+    """What theorems ask of quadratics; μ, G and B only if all clients are convex."""
+    curvature, mean = torch.linalg.eigvalsh(hessians), hessians.mean(0)
+    known = {"beta": curvature.abs().max()}
+    known["delta"] = torch.linalg.eigvalsh(hessians - mean).abs().max()
+    convex = bool(curvature.min() >= 0)
+    if convex:
+        known["mu"] = curvature.min()
+    if optimum is not None:
+        away, slopes = start - optimum, hessians @ optimum - linear
+        known["D"], known["F"] = away.norm(), 0.5 * away @ mean @ away
+        known["C0"] = slopes.square().sum(1).mean()
+    if optimum is not None and convex:
+        known["G"], known["B"] = (2 * known["C0"]).sqrt(), torch.tensor(2.0).sqrt()
+    return Constants(**{name: float(value) for name, value in known.items()})
 
 
 def theorem2(gradient: float = 10.0, mu: float = 1.0, start: float = 1.0, **settings: Any) -> Task:

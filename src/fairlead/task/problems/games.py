@@ -19,8 +19,10 @@ from fairlead.task.evaluation import Spread
 from fairlead.task.losses import auc
 from fairlead.task.metrics import Whole
 from fairlead.task.saddle import SaddleTask, Vector
+from fairlead.task.samples import losses_of
 from fairlead.task.solve import saddle_point
 from fairlead.task.task import Task
+from fairlead.theory.bound import Constants
 
 
 def _regression_game(x: Tensor, y: Tensor, a: Tensor, b: Tensor, half: float, lam: float) -> Tensor:
@@ -54,7 +56,13 @@ def saddle_regression(
     at = torch.full((dim,), start, dtype=torch.float64)
     data = [torch.tensor(a), torch.tensor(b - b.mean(0))]
     settings = {"name": "saddle", "optimum": torch.zeros(2 * dim), "record": True, **settings}
-    return SaddleTask.of(f, data, at, at, batched=True, **settings)
+    task = SaddleTask.of(f, data, at, at, batched=True, **settings)
+    cross = halves[scaling] * a[:, :, None] * np.eye(dim)
+    own = np.broadcast_to(np.eye(dim), cross.shape)
+    m = np.concatenate([np.concatenate([lam * own, -cross], 2), np.concatenate([cross, own], 2)], 1)
+    return (
+        task if task.l2 else task.replace(constants=partial(_constants, m, np.full(2 * dim, start)))
+    )
 
 
 def _quadratic_game(x: Tensor, y: Tensor, m: Tensor, v: Tensor) -> Tensor:
@@ -168,7 +176,19 @@ def _game(
     settings = {"optimum": torch.tensor(z), "record": True, **settings}
     at = torch.zeros(n, dtype=torch.float64)
     data = [torch.tensor(m), torch.tensor(mappings - m @ z)]
-    return SaddleTask.of(_quadratic_game, data, at, at, batched=True, **settings)
+    task = SaddleTask.of(_quadratic_game, data, at, at, batched=True, **settings)
+    return task if task.l2 else task.replace(constants=partial(_constants, m, -z))
+
+
+def _constants(m: NDArray[Any], away: NDArray[Any]) -> Constants:
+    """What theorems ask of games G_i(z) = M_i(z − z*) + G_i(z*) that start `away` from z*."""
+    n = len(away) // 2
+    blocks = np.concatenate([m[:, :n, :n], m[:, n:, n:]])
+    low, first = np.linalg.eigvalsh(blocks).min(), m @ away
+    return Constants(
+        mu=float(low) if low >= 0 else None, beta=float(np.linalg.norm(m, 2, axis=(1, 2)).max()),
+        D=float(np.linalg.norm(away)), sigma0=float((first**2).sum(1).mean()),
+    )  # fmt: skip
 
 
 def robust_regression(
@@ -244,8 +264,8 @@ def auc_maximization(
     judge = _twin(task, {"auc": Whole(auc)})
 
     def play(x: _Scored, y: Vector, *batch: Tensor) -> Tensor:
-        *inputs, label = batch
-        score, (a, b), alpha = x.model(*inputs), x.means.v, y.v[0]
+        label, (arguments, named) = batch[-1], task.arrangement.arguments(batch)
+        score, (a, b), alpha = x.model(*arguments, **named), x.means.v, y.v[0]
         if score.numel() != label.numel():
             raise FairleadError("AUC needs a model with one output, the score")
         score = score.reshape(label.shape)
@@ -300,7 +320,8 @@ def agnostic(task: Task, penalty: float = 0.0, solve: bool = False) -> AgnosticT
 
     def play(x: nn.Module, y: Vector, *batch: Tensor) -> Tensor:
         *sample, client = batch
-        losses = task.loss(x(*sample[: task.inputs]), *sample[task.inputs :])
+        arguments, named = task.arrangement.arguments(sample)
+        losses = losses_of(task, x(*arguments, **named), tuple(sample))
         even = penalty * n / 2 * (y.v - 1 / n).square().sum()
         return n * y.v[client] * losses - even + _ridge(x, task)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairlead.errors import FairleadError
+from fairlead.figures.places import places
 from fairlead.figures.style import in_style, look, save, style
 
 MAIN = (
@@ -69,11 +72,12 @@ def _figure(
         width, height = style()["figure.figsize"]
         figure = Figure(figsize=(width * len(panels), height), layout="constrained")
         explained: set[str] = set()
+        numbers = dict(zip(groups, places(list(groups)), strict=True))
         for position, (name, x) in enumerate(panels, 1):
             axes = figure.add_subplot(1, len(panels), position)
             drawn = {
-                label: (number, having)
-                for number, (label, runs) in enumerate(groups.items())
+                label: (numbers[label], having)
+                for label, runs in groups.items()
                 if (having := [run for run in runs if name in run.history])
             }
             for label, (number, runs) in drawn.items():
@@ -97,7 +101,16 @@ def _figure(
             axes.set_ylabel(name.replace("_", " "))
         if path is not None:
             save(figure, path)
+    drawn_in_notebooks: Any = figure
+    drawn_in_notebooks._repr_png_ = partial(_png, figure)
     return figure
+
+
+def _png(figure: Any) -> bytes:
+    """As notebooks show it, whichever backend matplotlib has there."""
+    with in_style(), io.BytesIO() as file:
+        figure.savefig(file, format="png")
+        return file.getvalue()
 
 
 def _band(

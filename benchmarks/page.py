@@ -1,0 +1,148 @@
+"""Makes docs/speed.md from its template and the measurements in benchmarks/results.
+
+    PYTHONPATH=src:benchmarks python benchmarks/page.py
+
+Numbers come from files alone. Where none is kept, the page says which command makes one. If scaling curves are kept and
+matplotlib is installed, docs/scaling.png is drawn too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bench import stored
+from bench.stored import Entry
+from bench.table import grid, ms, notes, scaling_table, times, workload_table
+from bench.workloads import WORKLOADS
+
+ROOT = Path(__file__).parents[1]
+TEMPLATE, PAGE = ROOT / "benchmarks" / "speed.template.md", ROOT / "docs" / "speed.md"
+COMMANDS = {
+    "cpu_rounds": "python -m bench W1 W2 W3 --peers --store cpu_rounds",
+    "busy_core": "python benchmarks/busy_core.py",
+    "gpu_rounds": "python benchmarks/gpu_rounds.py",
+    "long_rounds": "python benchmarks/long_rounds.py",
+    "scaling": "python -m bench --scaling --store scaling",
+}
+
+
+def page(results: Path = stored.RESULTS) -> str:
+    """The whole page."""
+    text = TEMPLATE.read_text().replace("{{workloads}}", workloads())
+    for kind, section in SECTIONS.items():
+        text = text.replace("{{" + kind + "}}", _section(kind, section, results))
+    return text
+
+
+def _section(kind: str, section: Callable[[Entry], str], results: Path) -> str:
+    found = [f"{source(entry)}\n\n{section(entry)}" for entry in stored.read(kind, results)]
+    missing = f"No measurement is kept; `{COMMANDS[kind]}` makes one."
+    return "\n\n".join(found) or missing
+
+
+def source(entry: Entry) -> str:
+    """What was run, where and when."""
+    machine, torch = entry["machine"], entry["versions"]["torch"]
+    command = entry["command"]
+    command = f"python {command}" if command.startswith("benchmarks/") else f"python -m {command}"
+    busy = ""
+    if machine["device"] == "cpu" and entry["results"] and "machine" in entry["results"]:
+        machine = {**machine, "load": entry["results"]["machine"]["load"]}  # when it began
+        busy = f", load {machine['load']:.1f} from other work" if machine["load"] > 0.5 else ""
+    return f"`{command}` on {entry['date']}: {machine['name']}, torch {torch}{busy}."
+
+
+def workloads() -> str:
+    """What is timed."""
+    rows = []
+    for w in WORKLOADS.values():
+        small = "" if w.cpu_batch is None else f"batch {w.cpu_batch}"
+        label = w.label
+        if w.rounds:
+            label += (
+                f", {w.clients} of {w.population} clients, {w.rounds} rounds, evaluated on {w.test:,} samples every "
+                f"{w.eval_every} rounds"
+            )  # fmt: skip
+        rows.append([w.name, label, f"{w.dim:,}", f"{w.clients} × {w.steps} × {w.batch}", small])
+    return grid(["", "model", "parameters", "S × K × B", "on a CPU"], rows)
+
+
+def cpu_rounds(entry: Entry) -> str:
+    """Everybody's times for each workload."""
+    rows = entry["results"]["workloads"]
+    return "Milliseconds per round.\n\n" + workload_table(rows) + "\n\n" + notes(rows)
+
+
+def busy_core(entry: Entry) -> str:
+    """Fixed shares beside turns."""
+    rows = []
+    for row in entry["results"]:
+        for state, found in row["medians"].items():
+            before, now = found["fixed shares"], found["turns"]
+            rows.append(
+                [f"{row['name']} {row['title']}", state, ms(before), ms(now), times(now / before)]
+            )
+    head = ["", "machine", "fixed shares", "turns", "turns over fixed"]
+    return "Milliseconds per FedAvg round, medians.\n\n" + grid(head, rows)
+
+
+def gpu_rounds(entry: Entry) -> str:
+    """Rounds, and whole runs."""
+    rows, runs = [], []
+    for row in entry["results"]:
+        how = f"{row['method']}, {row['precision']}, compile {row['compile']}"
+        if "wall" in row:
+            runs.append(
+                f"- {row['name']}, {row['title']} ({how}): {row['wall']:.1f} s with an evaluation on {row['test']:,} samples "
+                f"every {row['eval_every']} rounds; the first {row['eval_every']} rounds took {row['first_rounds']:.1f} s, all "
+                f"rounds {row['in_rounds']:.1f} s."
+            )  # fmt: skip
+        else:
+            ends = f"{ms(min(row['windows']))} to {ms(max(row['windows']))}"
+            rows.append([f"{row['name']} {row['title']}", how, ms(row["round"]), ends, f"{row['start_up']:.1f} s"])  # fmt: skip
+    head = ["", "settings", "ms per round", "range", "start-up"]
+    return "\n\n".join(filter(None, [grid(head, rows) if rows else "", "\n".join(runs)]))
+
+
+def long_rounds(entry: Entry) -> str:
+    """The time of a step over the number of steps."""
+    rows = [
+        [name, f"{row['steps']:,}", f"{ms(row['step'])} ms", f"{row['first_round']:.1f} s"]
+        for name, found in entry["results"].items()
+        for row in found
+    ]
+    return grid(["", "steps per round", "per step", "first round done after"], rows)
+
+
+def scaling(entry: Entry) -> str:
+    """The curves as a table, with a figure of those on a CPU."""
+    figure = "![Round times over cohort, population, parameters and local steps](scaling.png)\n\n"
+    drawn = figure if entry["machine"]["device"] == "cpu" else ""
+    return drawn + "Milliseconds per round.\n\n" + scaling_table(entry["results"]["scaling"])
+
+
+SECTIONS: dict[str, Callable[[Entry], Any]] = {
+    "cpu_rounds": cpu_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
+    "long_rounds": long_rounds, "scaling": scaling,
+}  # fmt: skip
+
+
+def main() -> None:
+    text = page()
+    left = re.findall(r"{{\w+}}", text)
+    assert not left, f"the template has {left}, which nothing fills"
+    PAGE.write_text(text)
+    curves = [e for e in stored.read("scaling") if e["machine"]["device"] == "cpu"]
+    if curves and find_spec("matplotlib"):
+        from bench import figure
+
+        figure.curves(curves[0]["results"], PAGE.parent / "scaling.png")
+    print(f"written: {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

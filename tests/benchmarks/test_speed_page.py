@@ -1,0 +1,122 @@
+"""docs/speed.md is made from stored measurements, which the scripts write; no time is asserted."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_bench import TINY, report  # noqa: F401
+
+import busy_core
+import gpu_rounds
+import page
+from bench import stored
+from bench.workloads import WORKLOADS
+
+TIME = re.compile(r"\d[\d.,]* ?(ms|µs|s|seconds|hours)\b")
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Measurements go to a folder of the test's own."""
+    folder = tmp_path / "benchmarks" / "results"
+    for module in (stored, busy_core, gpu_rounds):
+        monkeypatch.setattr(module, "RESULTS", folder)
+    for module in (busy_core, gpu_rounds):
+        put = lambda *given: stored.keep(*given, folder=folder)  # noqa: E731
+        monkeypatch.setattr(module, "keep", put)
+    return folder
+
+
+def test_the_committed_page_is_what_the_script_makes() -> None:
+    assert page.PAGE.read_text() == page.page(), "run python benchmarks/page.py"
+
+
+def test_no_time_is_typed() -> None:
+    text = page.TEMPLATE.read_text()
+    assert not TIME.findall(text)
+    assert re.findall(r"{{(\w+)}}", text) == ["workloads", *page.SECTIONS]
+
+
+def test_without_measurements_the_page_names_commands(tmp_path: Path) -> None:
+    text = page.page(tmp_path)
+    assert text.count("No measurement is kept") == len(page.SECTIONS)
+    assert not TIME.findall(text)
+    for work in WORKLOADS.values():
+        assert f"| {work.name} | {work.label}" in text
+
+
+def test_rounds_and_curves(report: Any, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(
+        sys, "argv", ["/some/where/bench/__main__.py", "W1", "--store", "cpu_rounds"]
+    )
+    stored.keep("cpu_rounds", {**report, "scaling": []}, folder=kept)
+    stored.keep("scaling", {**report, "workloads": []}, folder=kept)
+    text = page.page(kept)
+    assert "`python -m bench W1 --store cpu_rounds` on 20" in text
+    assert "| W1 softmax | 50 | 100 | 2.00 × | 120 | 200 (2.00 ×) | 300 (3.00 ×) | – |" in text
+    assert "| cohort 10 | 1 | 2 | – | 4 | 2.00 × |" in text
+    assert "](scaling.png)" in text
+    assert "/some/where" not in text
+    assert "load" not in re.findall(r"`python -m bench.*", text)[-1]
+    busy = json.loads((kept / "cpu_rounds.json").read_text())
+    busy["results"]["machine"]["load"] = 1.7
+    (kept / "cpu_rounds.json").write_text(json.dumps(busy))
+    assert "load 1.7 from other work" in page.page(kept)
+
+
+def test_long_rounds(kept: Path) -> None:
+    found = {"toy": [{"steps": 3000, "first_round": 2.5, "step": 3.3e-5, "engine": ""}]}
+    stored.keep("long_rounds", found, folder=kept)
+    assert "| toy | 3,000 | 0.033 ms | 2.5 s |" in page.page(kept)
+
+
+def test_rounds_of_a_device(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run = replace(TINY, name="Trun", population=9, rounds=4, eval_every=2, test=6)
+    monkeypatch.setattr(gpu_rounds, "chosen", lambda *_: [TINY, run])
+    words = "--device cpu --window 2 --windows 4 --precision float32 --compile false --name x"
+    monkeypatch.setattr(sys, "argv", ["gpu_rounds.py", *words.split()])
+    gpu_rounds.main()
+    assert "written: benchmarks/results/gpu_rounds-x.json" in capsys.readouterr().out
+    (entry,) = stored.read("gpu_rounds", kept)
+    rounds, whole = entry["results"]
+    assert (rounds["method"], rounds["rounds"], len(rounds["windows"])) == ("SCAFFOLD", 8, 2)
+    assert 0 < min(rounds["windows"]) <= rounds["round"] <= max(rounds["windows"])
+    assert (whole["rounds"], whole["test"]) == (4, 6)
+    assert 0 < whole["first_rounds"] < whole["in_rounds"] < whole["wall"]
+    text = page.page(kept)
+    assert "| T tiny, 4 × 3 × 5 | SCAFFOLD, float32, compile false |" in text
+    assert "every 2 rounds; the first 2 rounds took" in text
+    monkeypatch.setattr(sys, "argv", ["gpu_rounds.py", "--device", "cpu", "--windows", "2"])
+    with pytest.raises(SystemExit, match="windows is 2: take at least 3"):
+        gpu_rounds.main()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forks")
+def test_a_busy_core(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[int] = []
+    rule = busy_core.turns.chunks
+
+    def noted(*given: Any) -> Any:
+        found = rule(*given)
+        cut.append(len(found))
+        return found
+
+    monkeypatch.setattr(busy_core.turns, "chunks", noted)
+    row = busy_core.measured(TINY, 1, 0.0, core=0)
+    assert set(cut) == {4}  # of four clients, so that the second half is taken by whoever is free
+    assert busy_core.turns.chunks is noted
+    assert {s: sorted(t) for s, t in row["turns"].items()} == {
+        "idle": ["fixed shares", "turns"], "one core busy": ["fixed shares", "turns"],
+    }  # fmt: skip
+    stored.keep("busy_core", [row], folder=kept)
+    text = page.page(kept)
+    assert "| T tiny, 4 × 3 × 5 | idle | " in text
+    assert "| T tiny, 4 × 3 × 5 | one core busy | " in text
