@@ -60,8 +60,9 @@ MODELS = {
     "AlphaDropout": lambda: layered(nn.SELU(), nn.AlphaDropout(0.2)),
     "functional": Noisy,
     "attention": Attends,
+    "GRU": Recurs,
 }
-ALONE = {"RReLU": lambda: layered(nn.RReLU()), "GRU": Recurs}
+ALONE = {"RReLU": lambda: layered(nn.RReLU())}
 WORK = {"rounds": 3, "cohort": 4, "batch_size": 5, "epochs": 1, "seed": 7, "eval_every": 3}
 
 
