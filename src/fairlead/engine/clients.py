@@ -21,7 +21,7 @@ from fairlead.engine.state.outbox import Outbox
 from fairlead.errors import FairleadError
 from fairlead.gradients.deferred import Vector, settled
 from fairlead.gradients.oracle import Gradients
-from fairlead.measure.base import Measure, Sums, added
+from fairlead.probe.base import Measure, Sums, added
 from fairlead.rng import Purpose, Word, normal, words
 from fairlead.schedules import Rate, rate_at
 from fairlead.task.task import Block, Task

@@ -28,7 +28,8 @@ class Compared(Executor):
 
     def execute(self, request: Request) -> Answer:
         session = self.session
-        if session.accounts.counters.steps == 0 and not session.task.draws_masks:
+        unknown = session.accounts.counters.steps == 0 and not request.measuring
+        if unknown and not session.task.draws_masks:
             places = np.arange(min(CLIENTS, len(request.clients)))
             some = request.of(places, request.weights[: len(places)])
             self._compare(request, self.checked.execute(some), OneByOne(session).execute(some))

@@ -27,7 +27,7 @@ from fairlead.engine.executors import unstackable
 from fairlead.engine.session import Session
 from fairlead.engine.state.outbox import Outbox
 from fairlead.errors import FairleadError
-from fairlead.measure.base import Sums
+from fairlead.probe.base import Sums
 from fairlead.rng import Purpose, normal
 from fairlead.schedules import Rate
 
