@@ -41,6 +41,7 @@ bench: setup
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/processes.py
+	$(BIN)/python benchmarks/measures.py
 
 speed: setup  # docs/speed.md, from the measurements in benchmarks/results
 	$(BIN)/python benchmarks/page.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from typing import Any
@@ -666,3 +667,37 @@ def test_commands_tell_what_a_run_takes_before_they_train_if_it_matters(
     assert text.startswith(first + "10.4 kB on disk")
     words[words.index("disk")] = "disc"
     assert "no place for memories 'disc': did you mean 'disk'?" in _run(command, *words, code=2)
+
+
+def test_measuring_a_run_and_a_task(tmp_path) -> None:
+    folder = str(tmp_path / "r")
+    words = [
+        "--measures",
+        "dissimilarity,client_drift",
+        "--every",
+        "3",
+        "--average",
+        "0.1",
+        "--valid",
+        "0.2",
+    ]
+    text = _run("run", "--lr", "0.5", "--out", folder, *words, *SMALL)
+    assert "dissimilarity/zeta max" in text
+    assert "average loss" in text
+    stored = fl.runs.read(folder).history
+    (found,) = json.loads(_run("measure", folder, "--measures", "dissimilarity", "--json"))
+    assert found["values"]["dissimilarity"] == pytest.approx(stored.last("dissimilarity"))
+    assert "what leaves a client" in " ".join(
+        _run("measure", folder, "--measures", "control_lag,local").split()
+    )
+    assert "coverage" in _run("measure", folder, "--measures", "aps", "--kappa", "0.2")
+    task = ["--task", "saddle", "--measures", "curvature", "--products", "4"]
+    assert "saddle_curvature" in _run("measure", *task)
+    listened = ["--clients", "4", "--method", "fedpaq", "--lr", "0.1", "--measures", "compression"]
+    assert "q_max" in _run("measure", *listened)
+    assert "did you mean 'alpha'" in _run("measure", folder, "--measures", "alpa", code=2)
+    assert "the run has its own task" in _run("measure", folder, "--task", "digits", code=2)
+    fl.train(fl.problems.theorem2(), fl.FedAvg(lr=0.1), rounds=1, steps=1, out=tmp_path / "python")
+    assert "was not started by fairlead run" in " ".join(
+        _run("measure", str(tmp_path / "python"), code=2).split()
+    )

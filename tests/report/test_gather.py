@@ -291,3 +291,28 @@ def test_clients_and_colours_come_from_the_runs(tmp_path: Path) -> None:
     np.testing.assert_allclose(shown["personal_accuracy"]["values"], mean, rtol=1e-6)
     assert shown["personal_accuracy"]["larger"]
     assert not shown["client_test_loss"]["larger"]
+
+
+def test_measures_are_shown_with_how_to_read_them(tmp_path) -> None:
+    task = fl.tasks.digits(clients=3, model="mlp:8")
+    probes = [fl.measure.CKA(samples=16), fl.measure.Dissimilarity(samples=16)]
+    how: Any = {"rounds": 4, "epochs": 1, "batch_size": 50, "measures": probes, "every": 2}
+    fl.train(task, fl.FedAvg(lr=0.1), drift=True, out=tmp_path / "a", **how)
+    data = gather([tmp_path])
+    named = {one["key"]: one["reading"] for one in data["metrics"]}
+    assert "what FedAvg's bounds suffer from" in named["dissimilarity"]
+    assert named["loss"] == ""
+    assert not any(name.startswith(("cka/", "drift/")) for name in named)
+    drift, cka = data["drift"]
+    assert (drift["measure"], cka["measure"]) == ("drift", "cka")
+    assert cka["rounds"] == [0, 2, 4]
+    assert cka["layers"] == ["1", "3"]
+    assert all(0 <= value <= 1.000001 for row in cka["values"] for value in row)
+
+
+def test_every_reading_is_of_a_column_that_some_measure_has() -> None:
+    from fairlead.report.readings import READINGS
+
+    known = {*fl.measure.PROBES, "drift", "average_loss"}
+    assert {name.partition("/")[0] for name in READINGS} <= known
+    assert all(text.endswith(".") for text in READINGS.values())

@@ -135,16 +135,17 @@ def test_the_transformer_looks_backwards_only() -> None:
 
 
 @torch.no_grad()
-def test_vgg11_without_normalization_keeps_the_variance_of_its_inputs() -> None:
+def test_vgg11_without_normalization_starts_with_a_signal() -> None:
+    """By torch's own weights what reaches the last layer hardly depends on the image."""
     torch.manual_seed(0)
     x = torch.randn(64, 3, 32, 32)
-    sizes = {he: float(models.vgg11(he=he)()(x).std()) for he in (True, False)}
-    assert 0.3 < sizes[True] < 10
-    assert sizes[False] < 0.1
+    seen = {he: models.vgg11(he=he)()[:-1](x).std(0).mean() for he in (True, False)}
+    assert seen[True] > 10 * seen[False]
     torch.manual_seed(1)
-    default = models.vgg11()()(x).std()
+    default = models.vgg11()()(x)
     torch.manual_seed(1)
-    assert torch.equal(default, models.vgg11(he=True)()(x).std())
+    assert torch.equal(default, models.vgg11(he=True)()(x))
+    assert default.abs().max() < 1
     assert models.count(models.vgg11(dropout=0.5)) == models.count(models.vgg11())
     assert sum(isinstance(m, torch.nn.Dropout) for m in models.vgg11(dropout=0.5)()) == 2
 

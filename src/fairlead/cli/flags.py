@@ -23,7 +23,7 @@ PANELS: dict[str, Collection[str]] = {
     ),
     "Engine": ("engine", "device", "workers", "memories", "precision", "compile", "timeout"),
     "Output": (
-        "out", "overwrite", "config", "eval_every", "objective", "drift", "per_client", "personal_steps",
+        "out", "overwrite", "config", "eval_every", "objective", "drift", "measures", "every", "average", "per_client", "personal_steps",
         "checkpoint_every", "track",
         "figure", "x",
     ),

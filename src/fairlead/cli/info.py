@@ -96,9 +96,10 @@ def data_check_command(name: DataName, data: DataFolder = None) -> None:
 
 @app.command("list", rich_help_panel=ABOUT, cls=examples("fairlead list"))
 def list_command() -> None:
-    """List methods, compressors, tasks, splits and schedules."""
+    """List methods, compressors, measures, tasks, splits and schedules."""
     from fairlead.compress import COMPRESSORS
     from fairlead.data.splits import SPLITS
+    from fairlead.measure import PROBES
     from fairlead.methods import METHODS, PRESETS
     from fairlead.methods.citations import PAPERS
     from fairlead.schedules import SCHEDULES
@@ -112,7 +113,7 @@ def list_command() -> None:
         methods.add_row(name, f"{base} with {settings}", PAPERS[METHODS[base].paper].short)
     out.print(methods)
     groups: dict[str, dict[str, Any]] = {
-        "compressor": COMPRESSORS, "task": TASKS, "split": SPLITS, "schedule": SCHEDULES,
+        "compressor": COMPRESSORS, "measure": PROBES, "task": TASKS, "split": SPLITS, "schedule": SCHEDULES,
     }  # fmt: skip
     for title, group in groups.items():
         table = Table(title, "description", title=f"{title}s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from fairlead.cli.common import (
     say_loading,
 )
 from fairlead.cli.flags import Flags, settings_command
+from fairlead.cli.settings import OPTIONS
 
 
 @settings_command(
@@ -99,6 +101,58 @@ def tune(s: dict[str, Any], own: dict[str, Any]) -> None:
     from fairlead.cli.tuning import tune_command
 
     tune_command(s, own)
+
+
+MEASURED: Flags = {
+    "measures": (str, "what to measure, comma-separated: dissimilarity, curvature, noise; of a method's next round "
+                      "local, alpha, cka, compression, control_lag; conformal sets threshold, aps, raps"),
+    "use_clients": (int, "how many clients to use; all by default"),
+    "samples": (int, "how many samples of each client to use; all by default"),
+    "products": (int, "Hessian-vector products per spectrum [20]"),
+    "kappa": (float, "the share of errors that prediction sets are allowed [0.1]"),
+    "as_json": (bool, "print JSON"),
+}  # fmt: skip
+MEASURED_TASK = ("task", "task_set", "split", "split_value", "data", "clients", "model", "valid", "weighting", "seed",
+                 "device", "dtype", "engine", "method", "lr", "batch_size", "steps", "epochs", "compressor", "layers",
+                 "set")  # fmt: skip
+
+
+def measure(folder: Path | None, **given: Any) -> None:
+    """Measure heterogeneity, curvature, noise, drift and prediction sets.
+
+    Of a finished run, if its folder is given, or of a task at its starting point."""
+    own = {name: given.pop(name) for name in MEASURED}
+    with errors_printed():
+        say_loading("measure")
+        from fairlead.cli.measuring import measure_command
+
+        measure_command(folder, own, given)
+
+
+def _measure_flags() -> list[Parameter]:
+    """The folder, and the flags of the measures and of a task's settings."""
+    argument = Annotated[Path | None, typer.Argument(help="the --out folder of a run")]
+    flags = [
+        Parameter("folder", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)
+    ]
+    for name, (kind, text) in {**MEASURED, **{n: OPTIONS[n] for n in MEASURED_TASK}}.items():
+        word = "--json" if name == "as_json" else f"--{name.replace('_', '-')}"
+        hint = Annotated[kind | None, typer.Option(word, help=text, show_default=False)]
+        flags.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
+    return flags
+
+
+measure.__dict__["__signature__"] = Signature(_measure_flags())
+measure.__annotations__ = {flag.name: flag.annotation for flag in _measure_flags()}
+app.command(
+    "measure",
+    rich_help_panel=RESULTS,
+    cls=examples(
+        "fairlead measure out/run",
+        "fairlead measure out/run --measures curvature,cka,aps --samples 64",
+        "fairlead measure --task digits --split dirichlet --split-value 0.1",
+    ),
+)(measure)
 
 
 @app.command(

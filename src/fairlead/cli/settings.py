@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
     "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto",
     "precision": "auto", "compile": "auto", "dtype": None,
-    "eval_every": 1, "objective": True, "drift": False, "per_client": False, "personal_steps": 0, "checkpoint_every": None, "track": None,
+    "eval_every": 1, "objective": True, "drift": False, "measures": None, "every": None, "average": None, "per_client": False, "personal_steps": 0, "checkpoint_every": None, "track": None,
     "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
     "x": "round", "set": None, "data": None, "task_set": None, **dict.fromkeys(METHOD_SETTINGS),
 }  # fmt: skip
@@ -50,6 +50,7 @@ WORDS = (
     "task_set",
     "track",
     "figure",
+    "measures",
 )
 KINDS: dict[Any, Any] = {
     int: int,
@@ -170,6 +171,16 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "eval_every": (int, "rounds between evaluations"),
     "objective": (bool, "whether evaluations compute the loss on all training data"),
     "drift": (bool, "record the drift diversity of every layer at evaluations"),
+    "measures": (
+        str,
+        "what to measure on clients as the run goes on, comma-separated: dissimilarity, curvature, noise, local, "
+        "alpha, cka, compression, control_lag, client_drift",
+    ),
+    "every": (int, "rounds between measures, a multiple of eval-every"),
+    "average": (
+        str,
+        "also record the loss of the mean iterate: uniform, or the decay of its weights",
+    ),
     "per_client": (bool, "record the metrics of every client on its own test data"),
     "personal_steps": (int, "local steps before clients are tested again, as personalised models"),
     "config": (Path, "TOML file with settings; flags take precedence"),
@@ -339,6 +350,17 @@ def execution(s: dict[str, Any]) -> dict[str, Any]:
     return {"memories": s["memories"], "precision": s["precision"], "compile": words[compile]}
 
 
+def measures(text: str | None) -> list[Any]:
+    """Measures by name, with their default settings."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if not names:
+        return []
+    from fairlead.measure import PROBES, ClientDrift
+
+    known = {"client_drift": ClientDrift, **PROBES}
+    return [known[same_name(name, known)]() for name in names]
+
+
 def per_client(s: dict[str, Any]) -> PerClient | None:
     """What to record of single clients."""
     from fairlead.task.per_client import PerClient
@@ -358,5 +380,6 @@ def local(s: dict[str, Any]) -> dict[str, Any]:
         "weighting": s["weighting"], "dropout": s["dropout"],
         "engine": engine if plain else Simulate(engine, **how),
         "eval_every": s["eval_every"], "objective": s["objective"],
-        "drift": s["drift"], "per_client": per_client(s),
+        "drift": s["drift"], "per_client": per_client(s), "measures": measures(s["measures"]),
+        "every": s["every"], "average": number(s["average"]) if s["average"] != "uniform" else "uniform",
     }  # fmt: skip

@@ -85,6 +85,9 @@ class Upload(Record):
     """What one client sends; the server sees means over the clients that answered. An upload without
     fields is an acknowledgement: the exchange only informs clients."""
 
+    each: ClassVar[tuple[str, ...]] = ()
+    """Fields that the server sees client by client, as rows, instead of their mean: for measures."""
+
     def drift(self) -> Tensor | None:
         """How far the client moved, y − x (or x − y), where the upload contains it; drift diversity is
         measured on it."""

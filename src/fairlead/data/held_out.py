@@ -47,3 +47,13 @@ def held_out(
             f"{name} is {share}, which leaves client {client} no sample: hold out less"
         )
     return Split(split.order[~out], np.cumsum([0, *kept])), rows
+
+
+def first_of(order: Ints, rows: Ints) -> Ints:
+    """The first position of each of some samples.
+
+    >>> first_of(np.array([5, 2, 7, 2]), np.array([2, 7]))
+    array([1, 2])
+    """
+    known, first = np.unique(order, return_index=True)
+    return first[np.searchsorted(known, rows)]

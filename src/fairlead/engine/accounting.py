@@ -25,6 +25,8 @@ class Counters:
     """Exchanges between the server and a cohort."""
     lost: int = 0
     """Sampled clients that did not answer."""
+    measured: int = 0
+    """Gradients of single samples spent on measures; a Hessian-vector product counts as two."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ class Exchange:
     extra: Ids | int = 0
     """Bits sent on top to clients that did not have the present version of a lasting vector."""
 
+    measure: str = ""
+    """The measure that asked, if it was not the method."""
+
     @property
     def all_down(self) -> Ids:
         """Bits sent to each client, those on top included."""
@@ -51,16 +56,21 @@ class Exchange:
 
 @dataclass
 class Ledger:
-    """All exchanges of a run and their totals."""
+    """All exchanges of a run and their totals; what measures cost is apart."""
 
     exchanges: list[Exchange] = field(default_factory=list)
     up: int = 0
     down: int = 0
     nominal_up: float = 0.0
+    measured: int = 0
+    """Bits of measures, up and down."""
 
     def add(self, exchange: Exchange) -> None:
         """Enter one exchange."""
         self.exchanges.append(exchange)
+        if exchange.measure:
+            self.measured += int(exchange.up.sum() + exchange.all_down.sum())
+            return
         self.up += int(exchange.up.sum())
         self.down += int(exchange.all_down.sum())
         self.nominal_up += exchange.nominal_up

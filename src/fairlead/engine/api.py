@@ -21,7 +21,7 @@ from torch import Tensor
 from fairlead.core.records import Memory, Upload
 from fairlead.data.batches import Draw
 from fairlead.errors import FairleadError
-from fairlead.measure.base import Measure, Sums, added
+from fairlead.probe.base import Measure, Sums, added
 
 Ids: TypeAlias = NDArray[np.int64]
 
@@ -44,6 +44,8 @@ class Request:
     measures: tuple[Measure, ...] = ()
     rows: bool = False
     """Whether the server looks at single uploads."""
+    measuring: bool = False
+    """Whether the program belongs to a probe: it is run as it is, and sums are exact."""
 
     @cached_property
     def draw(self) -> Draw:
@@ -80,7 +82,8 @@ class Answer:
     """The class of their upload."""
     sums: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, Tensor] = field(default_factory=dict)
-    """The uploads themselves in the order of the clients, (S, d), where the request asks for them."""
+    """The uploads themselves in the order of the clients, (S, d), where the request asks for them, and fields
+    that the server of a measure sees client by client."""
     buffers: Tensor | None = None
     states: list[tuple[Ids, Memory]] = field(default_factory=list)
     residuals: list[tuple[Ids, dict[str, Tensor]]] = field(default_factory=list)
@@ -111,8 +114,10 @@ class Answer:
         self.nominal += nominal * len(places)
         self.gradients += served.gradients
         for name, value in upload.tensors().items():
-            self._add(name, value, weights)
-            if request.rows:
+            alone = name.partition("/")[0] in upload.each
+            if not alone:
+                self._add(name, value, weights)
+            if alone or request.rows:
                 self._place(name, rows_of(value, len(places)), places)
         if kept is not None:
             self.states.append((ids, kept))

@@ -19,7 +19,7 @@ from fairlead.engine.state.outbox import Outbox
 from fairlead.engine.work import FULL, LOADER, Work, large_batch, step_keys
 from fairlead.errors import FairleadError
 from fairlead.gradients.deferred import Vector, settled
-from fairlead.measure.base import Measure, Sums, added
+from fairlead.probe.base import Measure, Sums, added
 from fairlead.rng import Purpose, Word, normal
 from fairlead.schedules import Rate
 from fairlead.task.task import Block

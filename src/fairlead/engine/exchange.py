@@ -21,7 +21,7 @@ from fairlead.data.batches import Draw
 from fairlead.engine.accounting import Exchange
 from fairlead.engine.api import Answer, Executor, Ids, Request
 from fairlead.engine.session import Session
-from fairlead.measure.base import added
+from fairlead.probe.base import added
 from fairlead.rng import Purpose, Word, normal
 
 U = TypeVar("U", bound=Upload)

@@ -34,7 +34,7 @@ class StackedExecutor(Executor):
         session, draw, ids = self.session, request.draw, request.clients
         if unstackable(session.task, draw):
             return OneByOne(session).execute(request)
-        program = session.method.program(request.program)
+        program = session.program(request.program)
         found = Answer(len(ids))
         order = np.argsort(-draw.steps, kind="stable")  # clients of similar length run together
         for part in np.array_split(order, -(-len(ids) // max(1, self.room))):
@@ -63,7 +63,7 @@ class OneByOne(Executor):
 
     def execute(self, request: Request) -> Answer:
         session, draw, ids = self.session, request.draw, request.clients
-        program = session.method.program(request.program)
+        program = session.program(request.program)
         found, work = Answer(len(ids)), session.work(request.round)
         # programs of fairlead's own methods do not write to what they read
         own_state = session.states.view if is_own(session.method) else session.states.one

@@ -28,7 +28,7 @@ class Compared(Executor):
 
     def execute(self, request: Request) -> Answer:
         session = self.session
-        if session.accounts.counters.steps == 0:
+        if session.accounts.counters.steps == 0 and not request.measuring:
             places = np.arange(min(CLIENTS, len(request.clients)))
             some = request.of(places, request.weights[: len(places)])
             self._compare(request, self.checked.execute(some), OneByOne(session).execute(some))

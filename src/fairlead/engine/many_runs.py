@@ -28,7 +28,7 @@ from fairlead.engine.session import Session
 from fairlead.engine.state.outbox import Outbox
 from fairlead.engine.work import Work, large_batch, step_keys
 from fairlead.errors import FairleadError
-from fairlead.measure.base import Sums
+from fairlead.probe.base import Sums
 from fairlead.rng import Purpose, normal
 from fairlead.schedules import Rate
 

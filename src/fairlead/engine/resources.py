@@ -58,6 +58,15 @@ def bytes_per_client(task: Task, batch: int) -> int:
     return 10 * task.dim * task.dtype.itemsize + batch * (2 * sample + 3 * _KEPT[task])
 
 
+def samples_that_fit(task: Task) -> int:
+    """How many samples a pass of a measure uses at a time, with second derivatives."""
+    if task not in _KEPT:
+        _KEPT[task] = _activations(task)
+    room = total_memory(task.device) // 4 if task.device.type == "cuda" else 512 << 20
+    each = sum(t[0].numel() * t.element_size() for t in task.data) + 6 * _KEPT[task]
+    return max(1, min(1 << 16, room // max(1, each)))
+
+
 _KEPT: weakref.WeakKeyDictionary[Task, int] = weakref.WeakKeyDictionary()
 
 

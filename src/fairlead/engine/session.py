@@ -26,7 +26,7 @@ from fairlead.engine.work import Work
 from fairlead.errors import FairleadError
 from fairlead.gradients.form import Form
 from fairlead.gradients.oracle import Gradients
-from fairlead.measure.base import Measure, Sums
+from fairlead.probe.base import Measure, Sums
 from fairlead.task.task import Task
 
 MOST_WORKERS = 4096
@@ -125,6 +125,8 @@ class Session:
         self.measures: tuple[Measure, ...] = ()
         """Those taken in the present round."""
         self.measured: Sums = {}
+        self.programs: dict[str, Callable[..., Any]] = {}
+        """Client programs of measures, by name."""
         self.gradients = Gradients(task)
         self.execution: Execution | None = None
         self.executor: Executor | None = None
@@ -163,6 +165,10 @@ class Session:
             self.execution = execution
             # where whole rounds are compiled, their gradients are not by themselves
             self.gradients = Gradients(self.task, replace(execution.form, compiled=False))
+
+    def program(self, name: str) -> Callable[..., Any]:
+        """The client program with this name, of the method or of a measure."""
+        return self.programs.get(name) or self.method.program(name)
 
     # -- rounds ---------------------------------------------------------------------------------
 

@@ -1,6 +1,91 @@
-"""What makes methods win or lose, measured on clients inside rounds."""
+"""What makes methods win or lose: heterogeneity, curvature, noise, drift, and conformal prediction."""
 
-from fairlead.measure.base import Measure
-from fairlead.measure.drift import ClientDrift, DriftDiversity
+from fairlead.measure.bounds import Bounds, dissimilarity_bounds, smallest_bounds
+from fairlead.measure.conformal import Conformal, Coverage, conformal, plot_coverage, probabilities
+from fairlead.measure.functions import (
+    alpha,
+    cka,
+    compression,
+    constants,
+    control_lag,
+    curvature,
+    dissimilarity,
+    local_points,
+    noise,
+    take,
+    zeta_star,
+)
+from fairlead.measure.known import known
+from fairlead.probe import (
+    CKA,
+    Alpha,
+    ClientDrift,
+    CompressionError,
+    ControlLag,
+    Curvature,
+    Dissimilarity,
+    DriftDiversity,
+    Found,
+    GradientNoise,
+    LocalPoints,
+    Measure,
+    Place,
+    Probe,
+    ProbedClient,
+    SaddleCurvature,
+    batch_noise,
+)
+from fairlead.probe.local import linear_cka
+from fairlead.run.measuring import Measured
 
-__all__ = ["ClientDrift", "DriftDiversity", "Measure"]
+PROBES: dict[str, type[Probe]] = {
+    probe.name: probe
+    for probe in (
+        Dissimilarity, Curvature, SaddleCurvature, GradientNoise, ControlLag, LocalPoints, Alpha,
+        CompressionError, CKA,
+    )
+}  # fmt: skip
+"""The probes by name, as the command line knows them."""
+
+__all__ = [
+    "CKA",
+    "PROBES",
+    "Alpha",
+    "Bounds",
+    "ClientDrift",
+    "CompressionError",
+    "Conformal",
+    "ControlLag",
+    "Coverage",
+    "Curvature",
+    "Dissimilarity",
+    "DriftDiversity",
+    "Found",
+    "GradientNoise",
+    "LocalPoints",
+    "Measure",
+    "Measured",
+    "Place",
+    "Probe",
+    "ProbedClient",
+    "SaddleCurvature",
+    "alpha",
+    "batch_noise",
+    "cka",
+    "compression",
+    "conformal",
+    "constants",
+    "control_lag",
+    "curvature",
+    "dissimilarity",
+    "dissimilarity_bounds",
+    "known",
+    "linear_cka",
+    "local_points",
+    "noise",
+    "plot_coverage",
+    "probabilities",
+    "smallest_bounds",
+    "take",
+    "zeta_star",
+]

@@ -15,6 +15,7 @@ from fairlead.errors import FairleadError
 from fairlead.figures.places import places
 from fairlead.figures.plots import MAIN
 from fairlead.methods.citations import PAPERS
+from fairlead.report.readings import READINGS
 from fairlead.run.folder import COMPARISON, TRIALS, StoredRun, find, flat
 from fairlead.run.history import History
 from fairlead.task.metrics import known, sign
@@ -31,6 +32,8 @@ TASK_SETTINGS = ("split", "split_value", "model", "task_set", "valid")
 """Command settings that change the task but not its name."""
 CLIENTS = 5000
 """The most clients that are shown one by one."""
+BY_LAYER = ("drift/", "cka/")
+"""Columns that are shown as a map of layers and rounds."""
 
 
 def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str, Any]:
@@ -52,7 +55,10 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
         "fairlead": __version__,
         "axes": [{"key": k, "label": v} for k, v in AXES.items() if any(k in r.history for r in stored)],
         "metrics": [
-            {"key": name, "label": _label(name), "larger": _larger(stored, name)}
+            {
+                "key": name, "label": _label(name), "larger": _larger(stored, name),
+                "reading": READINGS.get(name, ""),
+            }
             for name in metrics
         ],
         "first": {"metric": first, "axis": "round"},
@@ -65,7 +71,10 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
         "clients": [found for label, runs in groups.items() if (found := _clients(label, runs))],
         "splits": _splits(stored),
         "drift": [
-            drift for label, runs in groups.items() if (drift := _drift(label, runs)) is not None
+            found
+            for label, runs in groups.items()
+            for measure in BY_LAYER
+            if (found := _by_layer(label, runs, measure)) is not None
         ],
         "sensitivity": _sensitivity(stored, tuned, goal, first),
         "notes": [
@@ -170,7 +179,7 @@ def _brief(value: Any) -> str:
 def _metrics(histories: Iterable[History]) -> list[str]:
     names = dict.fromkeys(name for history in histories for name in history)
     hidden = (*AXES, "clients")
-    known = [n for n in names if not (n in hidden or n.startswith("drift/") or is_histogram(n))]
+    known = [n for n in names if not (n in hidden or n.startswith(BY_LAYER) or is_histogram(n))]
     return sorted(known, key=lambda n: MAIN.index(n) if n in MAIN else len(MAIN))
 
 
@@ -229,10 +238,10 @@ def _splits(stored: Sequence[StoredRun]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _drift(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | None:
-    """The mean over seeds, up to the shortest run."""
+def _by_layer(label: str, runs: Sequence[StoredRun], measure: str) -> dict[str, Any] | None:
+    """A measure by layer and round: the mean over seeds, up to the shortest run."""
     histories = [run.history for run in runs]
-    layers = [name for name in histories[0] if name.startswith("drift/")]
+    layers = [name for name in histories[0] if name.startswith(measure)]
     if not layers:
         return None
     length = min(len(history.rows) for history in histories)
@@ -240,8 +249,8 @@ def _drift(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | None:
     kept = np.isfinite(histories[0][layers[0]][:length])
     values = [np.mean([h[n][:length][kept] for h in histories if n in h], axis=0) for n in layers]
     return {
-        "label": label, "rounds": _numbers(rounds[kept]),
-        "layers": [name.removeprefix("drift/") for name in layers],
+        "label": label if measure == BY_LAYER[0] else f"{label}, CKA", "measure": measure[:-1],
+        "rounds": _numbers(rounds[kept]), "layers": [name.removeprefix(measure) for name in layers],
         "values": [_numbers(row) for row in values],
     }  # fmt: skip
 

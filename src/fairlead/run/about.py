@@ -46,7 +46,7 @@ def about(run: Any) -> dict[str, Any]:
         "work": {
             **{name: _short(config[name]) for name in ("batches", "cohort", "dropout")},
             "weighting": _short(described(plan.weighting)), "eval_every": plan.eval_every,
-            "objective": plan.objective,
+            "objective": plan.objective, "measures": [m.name for m in plan.measures],
             **({} if plan.per_client is None else {"per_client": described(plan.per_client)}),
         },
         "split": _split(task),

@@ -12,6 +12,7 @@ from fairlead.data.batches import Batches
 from fairlead.data.sampling import check_dropout
 from fairlead.errors import FairleadError, unknown
 from fairlead.run.loop import Plan
+from fairlead.run.measuring import split
 from fairlead.run.same import check_same
 from fairlead.schedules import check_rate
 from fairlead.task.evaluation import recorded
@@ -28,6 +29,12 @@ def check(task: Task, algorithm: Algorithm[Any, Any], plan: Plan, local: Batches
     for name, count in (("rounds", plan.rounds), ("eval_every", plan.eval_every)):
         if not isinstance(count, int) or count < 1:
             raise FairleadError(f"{name} is {count}: must be a whole number, at least 1")
+    if plan.every is not None and (plan.every < 1 or plan.every % plan.eval_every):
+        raise FairleadError(
+            f"every is {plan.every}: measures are recorded at evaluations, so it must be a multiple of eval_every, "
+            f"{plan.eval_every}"
+        )
+    split(plan.measures)
     local.check(task.sizes)
     single = np.flatnonzero(local.smallest(task.sizes) == 1)
     if task.needs_pairs and len(single):

@@ -311,7 +311,7 @@ def first_difference(one: History, two: History) -> int | None:
     first, second = ({row["round"]: row for row in history.rows} for history in (one, two))
     for number in sorted({*first, *second}):
         a, b = first.get(number, {}), second.get(number, {})
-        for name in {*a, *b} - {"seconds"}:
+        for name in {*a, *b} - {"seconds", "measure_seconds"}:
             x, y = a.get(name), b.get(name)
             if x != y and not (x != x and y != y):  # NaN equals NaN
                 return int(number)

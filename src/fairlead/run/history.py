@@ -53,6 +53,10 @@ class History(Mapping[str, NDArray[np.float64]]):
         """The last value of a column."""
         return float(self[name][-1])
 
+    def newest(self, name: str) -> float:
+        """The last value of a column that only some rows have; 0 if none has."""
+        return next((row[name] for row in reversed(self.rows) if name in row), 0.0)
+
     def direction(self, name: str) -> Better | None:
         """Which way a column is better, if that is known."""
         return self.better.get(name) or known(name)

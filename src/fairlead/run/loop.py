@@ -24,14 +24,16 @@ from fairlead.engine.session import Execution, Session
 from fairlead.engine.simulate import Simulate
 from fairlead.engine.upcoming import Upcoming
 from fairlead.errors import Diverged, FairleadError
-from fairlead.measure import DriftDiversity, Measure
+from fairlead.probe import DriftDiversity, Measure, Probe
 from fairlead.progress import Progress
 from fairlead.run.about import about
+from fairlead.run.average import Average, Averaging
 from fairlead.run.callbacks import Callback, RoundView, kept_of, named
 from fairlead.run.checkpoint import Keeper
 from fairlead.run.folder import Recorder
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
+from fairlead.run.measuring import split, take
 from fairlead.run.saved import newest
 from fairlead.task.evaluation import directions
 from fairlead.task.metrics import Better, reaches
@@ -53,9 +55,17 @@ class Plan:
     eval_every: int
     objective: bool
     drift: bool
-    measures: tuple[Measure, ...]
+    measures: tuple[Measure | Probe, ...]
     target: Mapping[str, float] | None
     per_client: PerClient | None = None
+    every: int | None = None
+    average: Averaging = None
+
+    def measures_in(self, round: int) -> bool:
+        """Whether measures are taken after this round."""
+        return round % (self.every or self.eval_every) == 0 or (
+            self.every is None and round == self.rounds
+        )
 
 
 class Loop:
@@ -77,20 +87,25 @@ class Loop:
         self.config, self.callbacks, self.keeper, self.bar = config, callbacks, keeper, bar
         self.engine = engine
         session.says = bar.say
-        drift = (DriftDiversity(task.layers),) if plan.drift else ()
-        self.measures = (*plan.measures, *drift)
+        part = getattr(getattr(algorithm, "method", algorithm), "part", None)
+        drift = (DriftDiversity(task.layers, part=part),) if plan.drift else ()
+        inside, self.probes = split(plan.measures)
+        self.measures = (*inside, *drift)
         self._watched = [c for c in callbacks if type(c).round is not Callback.round]
         self.stop = Stop(listen=False)
         self.upcoming = Upcoming(session, plan.sampler, plan.dropout, plan.rounds)
         self.state: State = algorithm.init(task.start(plan.seed)[0])
+        self.average = Average.of(plan.average, self.state.x)
         self.better: dict[str, Better] = {**directions(task), **columns(task, plan.per_client)}
         self.history = History(better=self.better)
         self.clock, self.done, self.resumed = 0.0, 0, False
+        self.measuring = 0.0
         self.whole = False
         """Whether it had already ended when it was resumed."""
         self.stopped: Ending | None = None
         self.error: Diverged | None = None
         self._before: tuple[State, Tensor] = self.state, session.buffers
+        self._mean_before = self.average
         self._answered = 0
         self._kept: dict[str, dict[str, Tensor]] = {}
         """What callbacks kept in the run that is resumed."""
@@ -108,9 +123,12 @@ class Loop:
                 f"the run in {folder} already has {saved.round} rounds: set rounds higher"
             )
         self.state = saved.restore(self.state, self.session)
+        if self.average is not None:
+            self.average = self.average.filled(saved.part("average"))
         self.history = History(saved.past.rows, self.better)
         self._kept = {name: saved.part(f"callbacks/{name}") for name in named(self.callbacks)}
         self.clock, self.done, self.resumed = saved.seconds, saved.round, True
+        self.measuring = self.history.newest("measure_seconds")
         if saved.stopped == "diverged":
             self._diverge()
         elif saved.stopped == "callback" and ended:
@@ -139,7 +157,9 @@ class Loop:
         kept = [row for row in run.history.rows if row["round"] % self.plan.eval_every == 0]
         self.state, self.history = run.state, History(kept, self.better)
         self._kept = kept_of(run.callbacks)
+        self.average = run.average
         self.clock, self.done, self.resumed = run.seconds, run.rounds, True
+        self.measuring = self.history.newest("measure_seconds")
 
     # -- rounds ---------------------------------------------------------------------------------
 
@@ -213,7 +233,8 @@ class Loop:
         _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
         sampled, ids = self.upcoming.clients(k)
         self.session.accounts.counters.lost += len(sampled) - len(ids)
-        self.session.measures = self.measures if self.looks else ()
+        taken = self.looks and self.plan.measures_in(self.done + 1)
+        self.session.measures = self.measures if taken else ()
         self._before, self._answered = (self.state, self.session.buffers), len(ids)
         return self.upcoming.cohort(k, draw)
 
@@ -248,10 +269,13 @@ class Loop:
         the evaluation, `total` the sum of x, `asked_for` whether to stop and to write a checkpoint."""
         look = self.looks
         self.done += 1
+        if self.average is not None:
+            self._mean_before, self.average = self.average, self.average.after(self.state.x)
         asked = self._record(self._answered, found) if look else False
         row = self.history.rows[-1]
         if self._lost(row if look else {}, look, total):
             self.state, self.session.buffers = self._before
+            self.average = self._mean_before
             self._diverge()
             self._save()
             return
@@ -281,6 +305,9 @@ class Loop:
                 for name, kept in kept_of(self.callbacks).items()
                 for part, t in kept.items()
             }
+            if self.average is not None:
+                kept = self.average.tensors()
+                self.keeper.more |= {f"average/{name}": t for name, t in kept.items()}
             self.keeper.try_to_write(
                 self.done, self.state, self.session, self.history, self.clock, self.stopped
             )
@@ -304,7 +331,8 @@ class Loop:
             "communications": self.done * self.algorithm.communications(),
             "exchanges": counts.exchanges, "bits": ledger.up + ledger.down,
             "bits_up": ledger.up, "bits_down": ledger.down, "nominal_up": ledger.nominal_up,
-            "seconds": self.clock, **session.measurements(self.measures),
+            "seconds": self.clock, **session.measurements(self.measures), **self._probed(),
+            **self._averaged(),
         }  # fmt: skip
         if plan.per_client is not None and clients_now is not None:
             row |= clients_now.summary(plan.per_client.bins)
@@ -320,6 +348,29 @@ class Loop:
         if setting is None:
             return None
         return client_metrics(self.session, self.state.x, setting, self.session.task)
+
+    def _probed(self) -> dict[str, float]:
+        """What probes find now, and what all have cost so far."""
+        if not self.probes or not self.plan.measures_in(self.done):
+            return {}
+        found: dict[str, float] = {}
+        for probe in self.probes:
+            one = take(self.session, self.state, probe, self.done, where=f"round {self.done}")
+            found.update(one.columns())
+            self.measuring += one.seconds
+        accounts = self.session.accounts
+        return {
+            **found, "measure_gradients": accounts.counters.measured,
+            "measure_bits": accounts.ledger.measured, "measure_seconds": self.measuring,
+        }  # fmt: skip
+
+    def _averaged(self) -> dict[str, float]:
+        """The loss of the average iterate, and its distance to a known optimum."""
+        if self.average is None:
+            return {}
+        plan, names = self.plan, ("loss", "gap", "distance")
+        found = self.session.evaluate(self.average.x, plan.weighting, plan.objective)
+        return {f"average_{name}": found[name] for name in names if name in found}
 
     def _lost(self, row: Mapping[str, float], look: bool, total: float | None) -> bool:
         """Whether the run diverged; checked on a GPU only when evaluating, so that rounds need not wait."""

@@ -117,15 +117,15 @@ def _written(e: Exchange) -> dict[str, Any]:
     extra = e.all_down - e.down
     return {
         "round": e.round, "clients": e.clients.tolist(), "down": e.down, "up": _short(e.up),
-        "nominal": e.nominal_up, "extra": _short(extra),
+        "nominal": e.nominal_up, "extra": _short(extra), "measure": e.measure,
     }  # fmt: skip
 
 
 def _exchange(
-    round: int, clients: list[int], down: int, up: Any, nominal: float, extra: Any
+    round: int, clients: list[int], down: int, up: Any, nominal: float, extra: Any, measure: str
 ) -> Exchange:
     ids = np.array(clients, np.int64)
-    return Exchange(round, ids, down, _long(up, ids), nominal, _long(extra, ids))
+    return Exchange(round, ids, down, _long(up, ids), nominal, _long(extra, ids), measure)
 
 
 def _short(values: Ids) -> int | list[int]:

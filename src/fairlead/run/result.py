@@ -23,6 +23,7 @@ from fairlead.engine.simulate import Preparation, Simulate
 from fairlead.errors import Diverged
 from fairlead.figures.plots import run_figure
 from fairlead.run.about import about
+from fairlead.run.average import Average
 from fairlead.run.callbacks import Callback, client_states
 from fairlead.run.folder import Recorder
 from fairlead.run.history import History
@@ -50,6 +51,8 @@ class Run:
     seconds: float
     """Time spent in rounds, without evaluation."""
     error: Diverged | None = None
+    average: Average | None = field(default=None, repr=False)
+    """The mean of the iterates, if it was kept."""
     plan: Plan = field(kw_only=True, repr=False)
     config: Mapping[str, Any] = field(kw_only=True, repr=False)
     callbacks: Sequence[Callback] = field(default=(), kw_only=True)

@@ -15,9 +15,10 @@ from fairlead.describe import described
 from fairlead.engine.processes.workers import Workers
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
-from fairlead.measure import Measure
+from fairlead.probe import Measure, Probe
 from fairlead.progress import Progress
 from fairlead.run.alone import alone
+from fairlead.run.average import Averaging
 from fairlead.run.callbacks import AnyCallback, Callback, as_callbacks
 from fairlead.run.checkpoint import Checkpoints, Keeper
 from fairlead.run.checks import check, check_resume
@@ -51,7 +52,9 @@ def train(
     eval_every: int = 1,
     objective: bool = True,
     drift: bool = False,
-    measures: Sequence[Measure] = (),
+    measures: Sequence[Measure | Probe] = (),
+    every: int | None = None,
+    average: Averaging = None,
     target: Mapping[str, float] | None = None,
     per_client: bool | PerClient | None = None,
     progress: bool | Progress | None = None,
@@ -73,7 +76,10 @@ def train(
         otherwise one; "auto" measures which of the two is faster.
     eval_every: rounds between evaluations; objective: whether they compute f on all data;
         drift: whether they measure drift diversity, for the whole model and per layer;
-        measures: what else to measure on clients in evaluated rounds, see `fl.measure`.
+        measures: what else to measure on clients, see `fl.measure`; every: rounds between measures, a multiple of
+        `eval_every`, by default that.
+    average: "uniform", or a decay: also keep the mean of the iterates, with weights (1 − decay)^−r, and record its
+        loss as `average_loss`; see `Run.average`.
     per_client: record the metrics of every client on its own test data, as mean, standard deviation, worst tenth
         and histogram over clients; `fl.PerClient(steps=5)` also those of personalised models.
     target: stop at the first evaluation that reaches it, for example {"accuracy": 0.9}.
@@ -96,7 +102,7 @@ def train(
         rounds=rounds, cohort=cohort, batch_size=batch_size, steps=steps, epochs=epochs,
         replacement=replacement, drop_last=drop_last, batches=batches, weighting=weighting,
         dropout=dropout, seed=seed, eval_every=eval_every, objective=objective, drift=drift,
-        measures=measures, target=target, per_client=per_client,
+        measures=measures, every=every, average=average, target=target, per_client=per_client,
     )  # fmt: skip
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     if type(setting) is Simulate and has_ended(out, checkpoints, resume, rounds):
@@ -135,7 +141,9 @@ def planned(
     eval_every: int = 1,
     objective: bool = True,
     drift: bool = False,
-    measures: Sequence[Measure] = (),
+    measures: Sequence[Measure | Probe] = (),
+    every: int | None = None,
+    average: Averaging = None,
     target: Mapping[str, float] | None = None,
     per_client: bool | PerClient | None = None,
 ) -> tuple[Plan, Batches]:
@@ -150,7 +158,7 @@ def planned(
     )
     plan = Plan(
         rounds, as_sampler(cohort), dropout, seed, weighting, eval_every, objective, drift,
-        tuple(measures), target, PerClient.of(per_client),
+        tuple(measures), target, PerClient.of(per_client), every, average,
     )  # fmt: skip
     return plan, local
 
@@ -207,6 +215,8 @@ def _prepared(
         "cohort": described(plan.sampler), "weights": described(weights),
         "dropout": described(plan.dropout), "seed": plan.seed,
     }  # fmt: skip
+    if plan.average is not None:
+        config["average"] = plan.average
     again = resume == "auto"
     if again:
         resume = to_go_on(out, checkpoints)
@@ -246,7 +256,7 @@ def finished(loop: Loop) -> Run:
     c, why = loop, loop.stopped or "rounds"
     run = Run(
         c.task, c.algorithm, c.history, c.state, c.session, why, c.done, c.clock, c.error,
-        plan=c.plan, config=c.config, callbacks=c.callbacks,
+        c.average, plan=c.plan, config=c.config, callbacks=c.callbacks,
     )  # fmt: skip
     own = [callback for callback in c.callbacks if isinstance(callback, Recorder)]
     try:

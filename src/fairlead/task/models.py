@@ -238,13 +238,17 @@ def count(make: Maker) -> int:
     return sum(p.numel() for p in make().parameters() if p.requires_grad)
 
 
-def _he(model: nn.Module) -> None:
-    """Weights that keep the variance through ReLU layers; biases zero."""
-    for layer in model.modules():
+def _he(model: nn.Sequential) -> None:
+    """He et al.'s weights, by the number of outputs so that a step size of 0.1 is stable from the start; the last
+    layer's are small, and biases zero."""
+    for layer in model:
         if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+    last = model[-1]
+    assert isinstance(last, nn.Linear)
+    nn.init.normal_(last.weight, std=0.01)
 
 
 def _norm(kind: Norm, channels: int) -> list[nn.Module]:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
+from torch.utils._pytree import tree_map
 
 from fairlead.data.own_test import following
 from fairlead.data.splits import Split
@@ -19,7 +20,7 @@ from fairlead.errors import FairleadError, needed
 from fairlead.task import losses
 from fairlead.task.evaluation import Spread, judge_of
 from fairlead.task.metrics import Better, Metric, Whole, direction
-from fairlead.task.samples import load
+from fairlead.task.samples import load, output_of
 
 CLIENT, PERSONAL = "client_", "personal_"
 """The prefixes of columns over clients: with the server's model, and after a few local steps from it."""
@@ -160,7 +161,7 @@ def split_of_test(task: Any) -> Split:
     if "split_of_test" not in task.memo:
         mine, theirs = task.data[-1], task.test[-1]
         few = mine.dim() == 1 and (not mine.is_floating_point() or len(mine.unique()) <= LABELS)
-        if not few or len(task.data) <= task.inputs:
+        if not few or len(task.data) <= task.arrangement.count:
             raise FairleadError(
                 "the targets are no labels, so nothing says which client a test sample belongs to: give the task "
                 "test_clients, one list of test samples per client"
@@ -235,8 +236,8 @@ def client_sums(
     for part, who in zip(rows.split(BLOCK), owner.split(BLOCK), strict=True):
         if len(part):
             batch = load(task, task.test, part)
-            output = functional_call(task.evaluation_model, named, batch[: task.inputs])
-            total.index_add_(1, who, _measured(task, output, batch[task.inputs :]))
+            output = output_of(task, task.evaluation_model, named, batch)
+            total.index_add_(1, who, _measured(task, output, batch))
     return total if spread is None else spread.ranks.sum_(total)
 
 
@@ -252,26 +253,28 @@ def personal_sums(task: Any, clients: NDArray[np.int64], x: Tensor, buffers: Ten
         inside = index < size
         rows = order[torch.where(inside, first + index, first)]
         flat = load(task, task.test, rows.reshape(-1))
-        inputs = [t.unflatten(0, rows.shape) for t in flat[: task.inputs]]
-        output = _outputs(task, x, buffers, inputs).flatten(0, 1)
-        found = _measured(task, output, flat[task.inputs :]).unflatten(1, rows.shape)
+        blocks = [t.unflatten(0, rows.shape) for t in flat]
+        output = tree_map(lambda t: t.flatten(0, 1), _outputs(task, x, buffers, blocks))
+        found = _measured(task, output, flat).unflatten(1, rows.shape)
         total += torch.where(inside, found, 0.0).sum(2)
     return total
 
 
-def _outputs(task: Any, x: Tensor, buffers: Tensor, inputs: list[Tensor]) -> Tensor:
+def _outputs(task: Any, x: Tensor, buffers: Tensor, blocks: list[Tensor]) -> Any:
     """The outputs of S models on S blocks of samples (S, B, …)."""
 
-    def one(x: Tensor, own: Tensor, *inputs: Tensor) -> Tensor:
-        return functional_call(task.evaluation_model, task.state_dict(x, own), inputs)
+    def one(x: Tensor, own: Tensor, *block: Tensor) -> Any:
+        return output_of(task, task.evaluation_model, task.state_dict(x, own), block)
 
     if len(x) == 1:  # also for models that vmap refuses
-        return one(x[0], buffers[0], *(t[0] for t in inputs))[None]
-    return vmap(one, randomness="different")(x, buffers, *inputs)
+        found = one(x[0], buffers[0], *(t[0] for t in blocks))
+        return tree_map(lambda t: t[None], found)
+    return vmap(one, randomness="different")(x, buffers, *blocks)
 
 
-def _measured(task: Any, output: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
+def _measured(task: Any, output: Any, block: Sequence[Tensor]) -> Tensor:
     """The loss and the metrics of single samples: (measures, B)."""
+    targets = task.arrangement.of_loss(block)
     found = [measure(output, *targets) for measure in per_sample(task).values()]
     return torch.stack([values.to(task.dtype) for values in found])
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairlead.core.domain import Simplex
 from fairlead.data.checks import check_data, check_signs, check_split
 from fairlead.data.datasets import arrays_of
-from fairlead.data.held_out import held_out
+from fairlead.data.held_out import first_of, held_out
 from fairlead.data.images import Transform
 from fairlead.data.own_test import check_test_split
 from fairlead.data.splits import Split
@@ -164,13 +164,16 @@ class Task:
         check_split(self.split, len(self.data[0]))
         self.test_clients = _own_test(test_clients, len(self.split), self.test)
         self.valid: tuple[Tensor, ...] | None = None
+        self.valid_owners: NDArray[np.int64] | None = None  # the client that each sample is from
         if valid is not None:
             if optimum is not None:
                 raise FairleadError(
                     "valid changes the training data, and so their optimum: omit one of the two, or set the "
                     "optimum of what is left with task.replace(optimum=…)"
                 )
+            before = self.split
             self.split, rows = held_out(self.split, valid, valid_seed, "valid", least=1)
+            self.valid_owners = before.owners[first_of(before.order, rows)]
             self.valid = tuple(t[torch.from_numpy(rows).to(t.device)] for t in self.data)
         if loss == "logistic":
             check_signs(self.data[arrange.count])

@@ -150,7 +150,8 @@ class Shared(Executor):
         up[places] = mine.up
         rows = {name: among(t, places, count) for name, t in mine.rows.items()}
         later = [(places[some], bits) for some, bits in mine.up_later]
-        return self._summed(replace(mine, count=count, rows=rows, up=up, up_later=later))
+        whole = replace(mine, count=count, rows=rows, up=up, up_later=later)
+        return self._summed(whole, self.half_sums and not request.measuring)
 
     def _places(self, request: Request) -> Ids:
         """The positions of the clients that this rank runs, after moving their rows here."""
@@ -158,20 +159,22 @@ class Shared(Executor):
         if ids is not request.clients or round != request.round:
             session, ids = self.session, request.clients
             sizes = session.task.sizes[ids]
-            cost = session.batches.cost(session.seed, request.round, ids, sizes)
+            cost = sizes.astype(float)
+            if not request.measuring:
+                cost = session.batches.cost(session.seed, request.round, ids, sizes)
             share = self.group.share(ids, cost)
             self.group.bring(session.stores(), ids, share)
             places = np.flatnonzero(share == self.group.ranks.rank)
             self._here = request.round, ids, places
         return places
 
-    def _summed(self, mine: Answer) -> Answer:
+    def _summed(self, mine: Answer, half: bool) -> Answer:
         """The sums over all ranks, in one all-reduce."""
         flat = flat_sums(mine)
         if not len(flat):
             return mine
         ranks = self.group.ranks
-        if self.half_sums and ranks.size > 1:
+        if half and ranks.size > 1:
             flat = ranks.sum_(flat.bfloat16()).to(flat.dtype)
         else:
             flat = ranks.sum_(flat)

@@ -269,6 +269,7 @@ function curveWords(data, view, lines, ends) {
   if (view.seeds) pieces.push("one line per seed");
   else if (most > 1) pieces.push({ std: "mean ± one standard deviation over seeds", range: "mean, min and max over seeds", none: "mean over seeds" }[view.band]);
   const words = [`${pieces.join("; ")}.`.replace(/^./, (letter) => letter.toUpperCase())];
+  if (view.metric.reading) words.push(view.metric.reading);
   if (!view.seeds && lines.some((one) => one.blend.count.some((count) => count < one.seeds.length))) words.push("Thin where only some seeds have values.");
   if (lines.some((one) => one.seeds.some((seed) => seed.run.status === "diverged"))) words.push("× marks where a seed diverged.");
   const left = ends && (view.logy || view.logx) ? leftOut(lines, view) : 0;

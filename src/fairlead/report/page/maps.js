@@ -144,10 +144,12 @@ function updateDrift(data) {
   const chart = byId("drift-chart");
   const range = driftRange(one);
   chart.replaceChildren(driftPicture(one, range, roomIn(chart)));
-  const of = one.label ? ` of ${one.label}` : "";
+  const of = one.label ? ` of ${one.label.replace(", CKA", "")}` : "";
   const scaled = range.log ? "; the colours are on a log scale" : "";
-  byId("drift-words").textContent = `Drift diversity${of} by layer and round: 1/S where the round's S clients move in the same direction, 1 where they move at right angles, `
-    + `larger where they pull apart${scaled}.`;
+  byId("drift-words").textContent = one.measure === "cka"
+    ? `Similarity of the clients' models${of} by layer and round, after their local steps on held-out inputs: 1 where their features are the same up to rotation and scale, lower where they disagree${scaled}.`
+    : `Drift diversity${of} by layer and round: 1/S where the round's S clients move in the same direction, 1 where they move at right angles, `
+      + `larger where they pull apart${scaled}.`;
 }
 
 /** The ends of the colours; a log scale once they are far apart. */
@@ -164,10 +166,10 @@ function driftPicture(one, range, width) {
   const plot = { left: Math.max(40, names), top: 52, right: width - 12 };
   plot.bottom = plot.top + tall * layers.length;
   const extents = `${layers.length} layers over ${one.rounds.length} rounds, from ${short(range.low)} to ${short(range.high)}`;
-  const svg = picture(width, plot.bottom + 44, `Drift diversity of ${one.label ?? "a run"} for ${extents}.`);
+  const svg = picture(width, plot.bottom + 44, `${one.measure === "cka" ? "Similarity" : "Drift diversity"} of ${one.label ?? "a run"} for ${extents}.`);
   const share = scale(range.low, range.high, 0, 1, range.log);
   const columns = Math.max(1, Math.min(one.rounds.length, Math.floor(plot.right - plot.left)));
-  svg.append(heatImage(one, share, columns, plot), driftAxes(one, layers, plot, tall), colourBar(share, plot));
+  svg.append(heatImage(one, share, columns, plot), driftAxes(one, layers, plot, tall), colourBar(share, plot, one.measure === "cka" ? "CKA" : "diversity"));
   noteCells(svg, (x, y) => {
     const row = Math.floor((y - plot.top) / tall);
     const round = Math.floor(((x - plot.left) / (plot.right - plot.left)) * one.rounds.length);
@@ -220,7 +222,7 @@ function driftAxes(one, layers, plot, tall) {
   return group;
 }
 
-function colourBar(share, plot) {
+function colourBar(share, plot, name) {
   const stops = LOW_TO_HIGH[theme()];
   const shades = stops.map((shade, place) => draw("stop", { offset: place / (stops.length - 1), "stop-color": shade }));
   const wide = Math.min(220, plot.right - plot.left - 20);
@@ -229,7 +231,7 @@ function colourBar(share, plot) {
   const group = draw("g", { class: "axes" }, draw("linearGradient", { id: "drift-shades" }, shades));
   group.append(draw("rect", { x: left, y: 8, width: wide, height: 9, rx: 2, fill: "url(#drift-shades)", class: "plain" }));
   for (const { value, label } of ticks(bar, 3)) group.append(text(bar.at(value), 31, label, { "text-anchor": "middle" }));
-  group.append(text(left - 8, 17, "diversity", { class: "name", "text-anchor": "end" }));
+  group.append(text(left - 8, 17, name, { class: "name", "text-anchor": "end" }));
   return group;
 }
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fairlead.core.records import Upload
-from fairlead.measure.base import Measure
+from fairlead.probe.base import Measure
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,13 @@ class DriftDiversity(Measure):
     {'drift': 0.6666666865348816, 'drift/a': 0.5, 'drift/b': 1.0}
     """
 
+    leaves: ClassVar[str] = (
+        "its step y − x and the square of each of its coordinates, summed with those of others"
+    )
     layers: Mapping[str, slice] = field(repr=False)
     name: str = "drift"
+    part: Any = field(default=None, repr=False, compare=False)
+    """The coordinates that the method variance-reduces; the diversity of the others is then `drift_rest`."""
 
     def upload(self, upload: Upload, clients: int) -> dict[str, Tensor]:
         m = upload.drift()
@@ -48,7 +53,13 @@ class DriftDiversity(Measure):
         by_layer = both.new_zeros(2, len(self.layers)).index_add_(1, layer, both)
         top, bottom = torch.cat([by_layer.sum(1, keepdim=True), by_layer], 1)
         names = [self.name, *(f"{self.name}/{name}" for name in self.layers)]
-        return dict(zip(names, (top / bottom).tolist(), strict=True))
+        found = dict(zip(names, (top / bottom).tolist(), strict=True))
+        if self.part is not None:
+            outside = torch.ones_like(both[0])
+            outside[self.part] = 0
+            above, below = (both * outside).sum(1).tolist()
+            found |= {f"{self.name}_rest": above / below} if below > 0 else {}
+        return found
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,7 @@ class ClientDrift(Measure):
     """Client drift, (23) of Karimireddy et al. 2020: the mean of ‖y_{i,k} − x‖² over clients and their local
     steps k = 1 … K. Only for methods that mark their points with `step.at(y)`."""
 
+    leaves: ClassVar[str] = "the sum of ‖y − x‖² over its steps, summed with those of others"
     name: str = "client_drift"
 
     def point(self, y: Tensor, x: Tensor, active: Any) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
@@ -23,6 +23,8 @@ class Measure(ABC):
 
     name: str
     """The prefix of its columns."""
+    leaves: ClassVar[str] = "sums over clients"
+    """What leaves a client, in words."""
 
     def upload(self, upload: Upload, clients: int) -> dict[str, Tensor]:
         """Sums over the uploads of some clients, (S, d) or (d,) for one of them."""

@@ -1,0 +1,26 @@
+"""How to read the curve of a measure, in one sentence."""
+
+READINGS = {
+    "dissimilarity": "The mean squared distance of clients' gradients to their mean: 0 for equal clients; what FedAvg's bounds suffer from.",
+    "dissimilarity/A": "The mean squared norm of clients' gradients; far above b where they cancel out.",
+    "dissimilarity/b": "The squared norm of the mean gradient: 0 where training has converged.",
+    "dissimilarity/zeta_max": "How far the most different client's gradient is from the mean gradient.",
+    "dissimilarity/zeta_pair": "The largest distance between two clients' gradients, at most twice ζ_max.",
+    "dissimilarity/zeta_hat": "The root mean square of clients' gradients, not centred: it falls with the mean gradient too.",
+    "dissimilarity/zeta_hat_rest": "The same on the coordinates that are not variance-reduced.",
+    "curvature/beta": "The largest curvature of any client: local steps must stay below 2/β.",
+    "curvature/delta": "How much clients' Hessians differ: SCAFFOLD gains from up to about β/δ local steps.",
+    "curvature/L": "The largest curvature of the objective.",
+    "curvature/mu": "The smallest curvature of the objective: negative where it is not convex.",
+    "noise/sigma2": "The variance of a gradient on one sample, of the noisiest client; a batch divides it by its size.",
+    "control_lag": "How far control variates are from the clients' gradients: SCAFFOLD works as it falls.",
+    "control_lag/C": "How far control variates are from the clients' gradients at the optimum.",
+    "local/client_drift": "How far clients move from the server's model within a round.",
+    "local/shadow_drift": "How far clients move apart within a round: what averaging cannot undo.",
+    "local/shadow_loss": "The loss of the clients' mean model within a round, in the mean over steps.",
+    "alpha/share": "α/n: near 0 where the clients' errors cancel out, 1 where they add up.",
+    "compression/q": "The share of an upload's square that compression loses.",
+    "cka": "How similar the clients' models are after their local steps: 1 if the same up to rotation and scale.",
+    "drift": "1/S where the round's S clients move the same way, 1 at right angles, larger where they pull apart.",
+    "average_loss": "The loss of the average of the iterates, which theorems on convex problems bound.",
+}
