@@ -128,7 +128,7 @@ def test_other_settings_are_refused(change: dict, message: str, tmp_path) -> Non
 
 def test_overwriting_starts_anew_and_removes_nothing_else(tmp_path) -> None:
     fl.train(_task(), fl.FedAvg(lr=0.1), rounds=2, out=tmp_path / "mine")
-    with pytest.raises(fl.FairleadError, match="already holds 1 runs"):
+    with pytest.raises(fl.FairleadError, match="already holds 1 run"):
         _compare(tmp_path)
     _compare(tmp_path, overwrite=True)
     fl.compare(_task(), [fl.FedSGD(lr=0.1)], rounds=2, out=tmp_path, overwrite=True)
