@@ -144,13 +144,23 @@ def row_blocks(rows: int, d: int, device: torch.device) -> Iterator[slice]:
         yield slice(first, min(first + step, rows))
 
 
+def signed(word: int) -> int:
+    """The low 32 bits of a number as a number with a sign, which compilers may count in.
+
+    >>> signed(0x9E3779B1), signed(5)
+    (-1640531535, 5)
+    """
+    return ((word & _LOW) ^ 0x80000000) - 0x80000000
+
+
 def hashed(keys: Tensor, d: int, dtype: torch.dtype) -> Tensor:
     """d uniform numbers in (0, 1) per two-word key: (S, 2) → (S, d).
 
     A keyed 32-bit hash of the coordinate index: much cheaper than Philox, for noise drawn by the
     million. The numbers have 24 bits and are the same in every precision.
     """
-    counters = (torch.arange(d, device=keys.device) * 0x9E3779B1).to(torch.int32)
+    factor = signed(0x9E3779B1)
+    counters = (torch.arange(d, device=keys.device) * factor).to(torch.int32)
     return hashed_at(keys, counters, dtype)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairlead.rng import hashed_at
+from fairlead.rng import hashed_at, signed
 
 _aten: Any = torch.ops.aten
 AXES = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1, 0xD3A2646D)
@@ -63,8 +63,8 @@ class Draws(TorchDispatchMode):
         at = torch.zeros((), dtype=torch.int64, device=device)
         for axis, (length, factor) in enumerate(zip(inner, AXES, strict=False)):
             place = torch.arange(length, device=device) + (self.first if axis == 0 else 0)
-            at = at[..., None] + place * factor
-        counters = (at.reshape(-1) + self.number * STREAM).to(torch.int32)
+            at = at[..., None] + place * signed(factor)
+        counters = (at.reshape(-1) + signed(self.number * STREAM)).to(torch.int32)
         found = hashed_at(self.keys, counters, torch.float32)
         return found.reshape(shape).to(like.device, like.dtype)
 
