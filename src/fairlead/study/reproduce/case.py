@@ -7,7 +7,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from fnmatch import fnmatch
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -75,11 +77,39 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """Changes with anything that shapes the result."""
+        """Changes with any setting that shapes the result, but not with the code: stored results outlive versions."""
         parts = [
-            described(p) for p in (self.labels, self.task, self.method, self.settings, self.compute)
+            set_apart(p) for p in (self.labels, self.task, self.method, self.settings, self.compute)
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def set_apart(thing: Any) -> Any:
+    """What a case is made of, ready for JSON: functions by name, records by the fields that are not as by default.
+
+    >>> from functools import partial
+    >>> from fairlead.methods import FedAvg
+    >>> set_apart([partial(max, 3, key=abs), FedAvg(0.1)])
+    [{'max': [3], 'key': 'abs'}, {'FedAvg': {'lr': 0.1}}]
+    """
+    if isinstance(thing, partial):
+        named = {key: set_apart(value) for key, value in thing.keywords.items()}
+        return {thing.func.__qualname__: [set_apart(part) for part in thing.args], **named}
+    if is_dataclass(thing) and not isinstance(thing, type):
+        plain = {f.name: f.default for f in fields(thing) if f.default is not MISSING}
+        plain |= {
+            f.name: f.default_factory() for f in fields(thing) if f.default_factory is not MISSING
+        }
+        own = {f.name: getattr(thing, f.name) for f in fields(thing)}
+        chosen = {name: v for name, v in own.items() if name not in plain or plain[name] != v}
+        return {type(thing).__qualname__: set_apart(chosen)}
+    if isinstance(thing, Mapping):
+        return {str(key): set_apart(value) for key, value in thing.items()}
+    if isinstance(thing, list | tuple | range):
+        return [set_apart(part) for part in thing]
+    if callable(thing) and hasattr(thing, "__qualname__"):
+        return thing.__qualname__
+    return described(thing)
 
 
 @dataclass(frozen=True)
@@ -118,7 +148,7 @@ class Result:
             }
             for metric, goals in targets.items()
         }
-        kept = [name for name in (*AXES, *columns) if name in h]
+        kept = [name for name in h if name in AXES or any(fnmatch(name, c) for c in columns)]
         return cls(
             case.labels, case.digest, run.stopped, round(run.seconds, 3),
             {name: _short(value) for name, value in h.rows[-1].items()},

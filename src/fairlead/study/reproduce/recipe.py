@@ -17,7 +17,8 @@ class Recipe(ABC):
     paper, item: what it reproduces. data: the data set it needs, empty if it makes its own. minutes: about how
     long its quick form takes on two cores, and its full form on `runs_on`; None if there is no such form.
     readings: the ways to read what the paper leaves open, the default first. targets: metrics and values whose
-    costs are stored. columns: metrics whose curves are stored. lasting: a target is reached
+    costs are stored. columns: metrics whose curves are stored, also
+    patterns such as "drift/*". lasting: a target is reached
     when it is not left again. long: a case takes minutes, so one that was
     killed goes on where it was.
     """
