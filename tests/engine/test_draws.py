@@ -27,7 +27,7 @@ class Noisy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.dropout(torch.tanh(self.first(x)), 0.4, self.training)
         if self.training:
-            x = x + 0.1 * torch.randn_like(x) + 0.1 * torch.rand(8, dtype=x.dtype)
+            x = x + 0.1 * torch.randn_like(x) + 0.1 * torch.rand(8, dtype=x.dtype, device=x.device)
         return self.last(x)
 
 
