@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from fairlead.study.reproduce import (
     carry_out,
     recipes,
 )
-from fairlead.study.reproduce.experiments import glomo_cost, glomo_figures
+from fairlead.study.reproduce.experiments import glomo_alpha, glomo_cost, glomo_figures
 from fairlead.study.reproduce.experiments.glomo_figures import (
     FMNIST,
     GRID,
@@ -54,14 +55,17 @@ def made_up_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shortened(made: GlomoFigure) -> GlomoFigure:
-    """The recipe with two rounds of two steps in every setting."""
+    """The recipe with few and short rounds; one setting where there is no quick form."""
+    most = 2 if made.minutes[0] is not None else 1
 
     class Short(type(made)):
-        settings = tuple(replace(s, rounds=10, steps=2, cohort=5) for s in made.settings[:2])
+        settings = tuple(replace(s, rounds=10, steps=2, cohort=5) for s in made.settings[:most])
 
         def cases(self, form: Form, done: Results) -> Iterable[Case]:
             for case in super().cases(form, done):
-                yield replace(case, settings={**case.settings, "batch_size": 4})
+                assert isinstance(case.task, partial)
+                task = partial(glomo_figures.images, *case.task.args[:2], 8, None)
+                yield replace(case, task=task, settings={**case.settings, "batch_size": 4})
 
     return Short()
 
@@ -69,8 +73,6 @@ def shortened(made: GlomoFigure) -> GlomoFigure:
 @pytest.mark.parametrize("made", FIGURES, ids=lambda made: made.name)
 def test_the_quick_form_of_every_figure_concludes(made: GlomoFigure, tmp_path: Path) -> None:
     short, form = shortened(made), Form(quick=made.minutes[0] is not None, seeds=1)
-    if not form.quick:  # CIFAR-10 alone: one setting of the full form is enough
-        short.settings = short.settings[:1]
     done = carry_out(short, form, tmp_path, progress=False)
     assert done.missing == 0
     outcome = short.conclude(form, done.results)
@@ -216,6 +218,25 @@ def test_roughness_sees_jumps_and_not_a_slope() -> None:
     assert smoother("here", rough, plain).verdict == "holds"
 
 
+@pytest.mark.parametrize("made", [glomo_alpha.GlomoFig3(), glomo_alpha.GlomoFig10()])
+def test_alpha_is_followed_along_a_run(
+    made: glomo_alpha.GlomoAlpha, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(made), "rounds", 100)
+    monkeypatch.setattr(glomo_alpha, "Setting", partial(Setting, steps=3, cohort=5))
+    form = Form(quick=True)
+    done = carry_out(made, form, tmp_path, progress=False)
+    outcome = made.conclude(form, done.results)
+    assert [row["clients"] for row in outcome.rows] == [HET, HOM]
+    for result in done.results:
+        share = result.curve["alpha/share"]
+        assert result.curve["round"] == [0, 20]
+        assert all(0 < v <= 1 for v in share)  # by Cauchy-Schwarz
+    assert len(outcome.claims) == 3
+    assert outcome.draw is not None
+    outcome.draw(tmp_path / "alpha.png")
+
+
 def test_the_quantization_error_is_what_qsgd_does() -> None:
     torch.manual_seed(0)
     v = torch.randn(400, dtype=torch.float64)
@@ -258,7 +279,7 @@ def test_the_costs_of_compression_are_measured(
 
 
 def test_recipes_are_listed() -> None:
-    names = {f"glomo-fig{k}" for k in (1, 2, 4, 5, 6, 7, 8, 9)} | {"glomo-cost"}
+    names = {f"glomo-fig{k}" for k in range(1, 11)} | {"glomo-cost"}
     assert names <= set(recipes())
     assert all(isinstance(recipes()[n], Recipe) for n in names)
     assert isinstance(FIGURES[0].conclude(Form(), Results([])), Outcome)
