@@ -25,6 +25,7 @@ from fairlead.study.reproduce.recipe import Recipe
 from fairlead.task.problems import random_quadratics
 from fairlead.task.task import Task
 
+COHORT = 5
 THEORY = 32 / (2.8 * 2)
 """Bits a coordinate without and with the code, with twice the rounds for q = 1."""
 QUADRATIC, PICTURES = "quadratic", "Fashion-MNIST"
@@ -110,9 +111,9 @@ class GlomoCost(Recipe):
         width, count, rounds = (100, 10_000, 20) if form.quick else (300, None, 100)
         sizes = (784, width, width, 10)
         dim = sum(a * b + b for a, b in pairwise(sizes))
-        local = {"rounds": rounds, "steps": 10, "cohort": 5, "batch_size": 32}
+        local = {"rounds": rounds, "steps": 10, "cohort": COHORT, "batch_size": 32}
         return {
-            QUADRATIC: (quadratics, 256, None, {"rounds": 50, "steps": 10, "cohort": 5}),
+            QUADRATIC: (quadratics, 256, None, {"rounds": 50, "steps": 10, "cohort": COHORT}),
             PICTURES: (partial(images, FMNIST, HET, width, count), dim, 256, local),
         }
 
@@ -144,7 +145,7 @@ class GlomoCost(Recipe):
         rounds, up, total = (
             cost["none", axis] / cost["Elias", axis] for axis in ("round", "bits_up", "bits")
         )
-        per = coded.mean(lambda r: r.end["bits_up"] / r.end["round"]) / 5 / dim / 2
+        per = coded.mean(lambda r: r.end["bits_up"] / r.end["round"]) / COHORT / dim / 2
         rows = [
             {
                 "task": place, "compression": name, "d": f"{dim:,}", "η_0": f"{b.lr:g}" + " (edge)" * b.edge,

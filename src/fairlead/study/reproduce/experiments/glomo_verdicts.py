@@ -16,7 +16,7 @@ from fairlead.study.reproduce.case import Result, Results, Tuned
 from fairlead.study.reproduce.outcome import Claim, Verdict, judged
 
 AXES = {
-    "nominal_up": "nominal bits up", "bits_up": "real bits up", "bits": "all bits", "gradients": "gradient evaluations",
+    "nominal_up": "nominal bits up", "bits_up": "real bits up", "bits": "real bits in all", "gradients": "gradient evaluations",
 }  # fmt: skip
 LAST = 3
 """Evaluations whose mean is the final value."""
