@@ -147,6 +147,7 @@ def test_many_clients() -> None:
     assert int(features.noise(x, split, 0.1).max()) > 30
 
 
+@pytest.mark.filterwarnings("ignore:the split has sample 0 more than once")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

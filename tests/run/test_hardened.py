@@ -407,7 +407,7 @@ def test_short_numbers_do_not_diverge_by_their_sum() -> None:
 def test_samples_with_several_owners_are_pointed_out() -> None:
     x, y = torch.randn(6, 3), torch.arange(6) % 2
     for parts in ([[0, 1, 2], [2, 3]], [[0, 0, 1], [2]]):
-        with pytest.warns(UserWarning, match="more than once, first sample [02]"):
+        with pytest.warns(UserWarning, match="sample [02] more than once"):
             fl.Task(nn.Linear(3, 2), "cross_entropy", (x, y), parts)
 
 

@@ -164,6 +164,8 @@ def test_the_page_is_made_from_what_is_stored(tmp_path: Path, monkeypatch) -> No
     results = tmp_path / "results"
     carry_out(Tiny(), Form(), tmp_path / "a", also=results / "tiny.full.jsonl")
     assert stored_form(results / "tiny.full-start=2.jsonl")[1].readings == {"start": "2"}
+    odd = stored_form(results / "tiny.quick-split=dirichlet-balanced-start=1.jsonl")[1]
+    assert odd == Form(True, readings={"split": "dirichlet-balanced", "start": "1"})
     (page,) = write_page(results, tmp_path / "results.md")
     text = page.read_text()
     assert "## tiny" in text

@@ -70,11 +70,13 @@ def vgg11() -> nn.Module:
             layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
             channels = width
     layers += [nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
-    made = nn.Sequential(*layers, nn.Linear(512, 10))
+    last = nn.Linear(512, 10)
+    made = nn.Sequential(*layers, last)
     for module in made:
         if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             nn.init.zeros_(module.bias)
+    nn.init.normal_(last.weight, std=0.01)
     return made
 
 

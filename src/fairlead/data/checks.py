@@ -61,8 +61,8 @@ def check_split(split: Split, samples: int) -> None:
     often = np.bincount(split.order, minlength=samples)
     if int(often.max()) > 1:
         warnings.warn(
-            f"{int((often > 1).sum())} samples are in the split more than once, first sample "
-            f"{int((often > 1).argmax())}: give each sample to one client, unless this is meant",
+            f"the split has sample {int((often > 1).argmax())} more than once, and "
+            f"{int((often > 1).sum()) - 1} others: give each sample to one client, unless this is meant",
             stacklevel=4,
         )
 

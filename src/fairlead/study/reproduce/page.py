@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from fairlead.errors import FairleadError
@@ -28,7 +29,7 @@ def stored_form(file: Path) -> tuple[Recipe, Form]:
     True
     """
     name, _, kind = file.name.removesuffix(".jsonl").partition(".")
-    first, *chosen = kind.split("-")
+    first, *chosen = re.split(r"-(?=\w+=)", kind)
     readings = dict(part.split("=", 1) for part in chosen if "=" in part)
     if first not in ("quick", "full"):
         raise FairleadError(f"{file} is not named NAME.quick.jsonl or NAME.full.jsonl: rename it")
