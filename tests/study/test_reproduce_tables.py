@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +51,7 @@ def test_further_seeds_come_with_the_best_step_size_of_the_first() -> None:
     # a second seed that is slow does not change the choice
     entry = settled(Results([*some, result(0.3, 90, seed=1)]), "accuracy", 0.5)
     assert (entry.lr, entry.edge, len(entry.results)) == (0.3, False, 2)
+    assert settled(Results(some[1:2]), "accuracy", 0.5).edge  # nothing beside it was tried
 
 
 def test_levels_between_stored_points_are_interpolated() -> None:
@@ -92,7 +94,7 @@ def femnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return x.astype(np.uint8), y.astype(np.uint8)
 
     parts = {name: images(n) for name, n in (("train", 600), ("test", 140), ("extra", 560))}
-    arrays = {f"x_{name}": x for name, (x, _) in parts.items()}
+    arrays: dict[str, Any] = {f"x_{name}": x for name, (x, _) in parts.items()}
     arrays |= {f"y_{name}": y for name, (_, y) in parts.items()}
     arrays |= {f"writer_{name}": np.arange(len(y)) % 6 for name, (_, y) in parts.items()}
     np.savez(tmp_path / "femnist.npz", **arrays)

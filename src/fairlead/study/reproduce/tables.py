@@ -18,9 +18,11 @@ MIDDLE = (1.0, 0.3, 0.1)
 
 
 def settled(results: Results, metric: str, goal: float | None) -> Tuned:
-    """The step size that is best with the first seed, with the results of all its seeds."""
+    """The step size that is best with the first seed, with the results of all its seeds. It is at the edge also
+    while step sizes next to it have not been tried yet."""
     best = tuned(results.where(seed=0), metric, goal)
-    return Tuned(best.lr, results.where(lr=best.lr), best.edge)
+    tried = list(results.by("lr"))
+    return Tuned(best.lr, results.where(lr=best.lr), best.lr in (min(tried), max(tried)))
 
 
 def step_sizes(
@@ -69,7 +71,16 @@ def spread(values: Sequence[float], unit: float = 1.0) -> str:
     reached = int(np.isfinite(scaled).sum())
     if reached < len(scaled):
         return f"reached by {reached} of {len(scaled)}" if reached else "not reached"
-    return f"{scaled.mean():.3g}" + (f" ± {scaled.std():.2g}" if len(scaled) > 1 else "")
+    return number(scaled.mean()) + (f" ± {number(scaled.std())}" if len(scaled) > 1 else "")
+
+
+def number(value: float) -> str:
+    """Three digits, and all of those before the point.
+
+    >>> number(1311.6), number(0.12345)
+    ('1,312', '0.123')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def costs_shown(results: Results, metric: str, goal: float) -> dict[str, str]:
@@ -102,9 +113,15 @@ def interpolated(result: Result, metric: str, level: float, axis: str = "round")
 
 class Contest:
     """Methods' rounds to a target, to be compared in pairs. edges: keys whose best step size lies at the edge of
-    its grid, so that a wider grid may change the result."""
+    its grid, so that a wider grid may change the result. name: how a key is written."""
 
-    def __init__(self, found: Mapping[Any, Tuned], value: Callable[[Results], float]) -> None:
+    def __init__(
+        self,
+        found: Mapping[Any, Tuned],
+        value: Callable[[Results], float],
+        name: Callable[[Any], str] = str,
+    ) -> None:
+        self.name = name
         self.values = {key: value(entry.results) for key, entry in found.items()}
         self.edges = {key for key, entry in found.items() if entry.edge}
 
@@ -119,16 +136,13 @@ class Contest:
         """Whether the first of each pair is less than the second (or no more than it); pairs in which neither reached the target
         decide nothing, and a best step size at the edge of its grid leaves the claim open."""
         known = [(a, b) for a, b in pairs if a in self.values and b in self.values]
+        run = bool(known)
         known = [(a, b) for a, b in known if min(self.values[a], self.values[b]) < math.inf]
-        edges = sorted({_named(k) for pair in known for k in pair if k in self.edges})
+        edges = sorted({self.name(k) for pair in known for k in pair if k in self.edges})
         good = [
             self.values[a] < self.values[b] if strict else self.values[a] <= self.values[b]
             for a, b in known
         ]
         void = f"the best step size is at the edge of its grid for {'; '.join(edges)}"
-        none = "neither of any pair reached the target" if pairs and not known else ""
+        none = "neither of any pair reached the target" if run and not known else ""
         return judged(text, good, evidence, change, void=void if edges else none)
-
-
-def _named(key: Any) -> str:
-    return ", ".join(map(str, key)) if isinstance(key, tuple) else str(key)

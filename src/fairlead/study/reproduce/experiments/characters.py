@@ -189,3 +189,12 @@ def rounds_to(goal: float) -> Callable[[Results], float]:
 def goal_on(data: str, paper: float) -> float:
     """The paper's accuracy; on Fashion-MNIST about the same share of centralised training."""
     return round(paper + 0.2, 2) if data == "fashion_mnist" else paper
+
+
+def key_name(key: tuple[str, int, int, int]) -> str:
+    """A setting in words.
+
+    >>> key_name(("FedAvg", 5, 10, 20))
+    'FedAvg (epochs: 5, similarity: 10 %, clients: 20)'
+    """
+    return "{} (epochs: {}, similarity: {} %, clients: {})".format(*key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fairlead.study.reproduce.experiments.characters import (
     METHODS,
     ScaffoldTable,
     goal_on,
+    key_name,
     rounds_to,
 )  # fmt: skip
 from fairlead.study.reproduce.outcome import Claim, Outcome, judged
@@ -54,7 +56,7 @@ class ScaffoldTable3(ScaffoldTable):
 
     def conclude(self, form: Form, done: Results) -> Outcome:
         found, goal = self.found(form, done), self.goal(form)
-        contest = Contest(found, rounds_to(goal))
+        contest = Contest(found, rounds_to(goal), key_name)
         rounds, rows = contest.values, []
         for (method, epochs, percent, clients), entry in found.items():
             key = (method, epochs, percent, clients)
@@ -82,11 +84,12 @@ class ScaffoldTable3(ScaffoldTable):
             return method, number, percent, 20
 
         def said(percents: Sequence[int], methods: Sequence[str] = tuple(METHODS)) -> str:
-            return "; ".join(
-                f"{method} at {p} %: "
-                + ", ".join(_plain(contest.values[key(method, e, p)]) for e in epochs if key(method, e, p) in contest.values)
-                for p in percents for method in methods
-            )  # fmt: skip
+            parts = []
+            for percent, method in product(percents, methods):
+                keys = [key(method, e, percent) for e in epochs]
+                shown = [_plain(contest.values[k]) for k in keys if k in contest.values]
+                parts += [f"{method} at {percent} %: {', '.join(shown)}"] if shown else []
+            return "; ".join(parts)
 
         claims = []
         for percent in (0, 10):
@@ -155,7 +158,7 @@ def _draw3(recipe: ScaffoldTable3, form: Form, done: Results, path: Path) -> Non
             panel.set_title(f"similarity {percent} %")
             panel.set_xlabel("share of centralised accuracy")
         axes[0][0].set_ylabel("rounds")
-        axes[0][-1].legend(fontsize=6)
+        axes[0][0].legend(fontsize=6)
 
 
 class ScaffoldTable4(ScaffoldTable):
@@ -177,7 +180,7 @@ class ScaffoldTable4(ScaffoldTable):
 
     def conclude(self, form: Form, done: Results) -> Outcome:
         found, goal = self.found(form, done), self.goal(form)
-        contest = Contest(found, rounds_to(goal))
+        contest = Contest(found, rounds_to(goal), key_name)
         rounds, rows = contest.values, []
         for (method, epochs, percent, clients), entry in found.items():
             base = rounds.get((method, epochs, percent, 20), math.inf)
@@ -200,7 +203,7 @@ class ScaffoldTable4(ScaffoldTable):
                 f"SCAFFOLD needs fewer rounds than FedAvg at {percent} % similarity, whatever the sampling",
                 [(("SCAFFOLD", 5, percent, c), ("FedAvg", 5, percent, c)) for c in (20, 5, 1)],
                 "rounds with 20, 5, 1 % of the clients: " + "; ".join(
-                    f"{m} " + ", ".join(_plain(rounds.get((m, 5, percent, c), math.inf)) for c in (20, 5, 1))
+                    f"{m} " + ", ".join(_plain(rounds[k]) if (k := (m, 5, percent, c)) in rounds else "not run" for c in (20, 5, 1))
                     for m in ("SCAFFOLD", "FedAvg")),
             )
             for percent in (0, 10)
@@ -265,7 +268,7 @@ class ScaffoldTable5(ScaffoldTable):
 
     def conclude(self, form: Form, done: Results) -> Outcome:
         found = self.found(form, done)
-        contest = Contest(found, lambda some: -some.mean(lambda r: r.best["accuracy"]))
+        contest = Contest(found, lambda some: -some.mean(lambda r: r.best["accuracy"]), key_name)
         rows = []
         for (method, _, percent, _), entry in found.items():
             best = [r.best["accuracy"] for r in entry.results]
