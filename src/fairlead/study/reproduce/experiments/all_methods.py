@@ -223,6 +223,7 @@ class AllMethods(Recipe):
 def _draw(found: Mapping[tuple[str, str], Tuned], path: Path) -> None:
     """Rounds and bits per method, sorted by rounds."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     from fairlead.figures.style import in_style, save
 
@@ -251,6 +252,7 @@ def _draw(found: Mapping[tuple[str, str], Tuned], path: Path) -> None:
             panel.set_yticks(range(len(costs)), [*missed, *seen])
             panel.set_ylim(-0.7, len(costs) - 0.3)
             panel.set_xscale("log")
+            panel.xaxis.set_minor_formatter(NullFormatter())
             panel.set_title(f"{data}, accuracy {goal:g}")
             panel.grid(axis="y", alpha=0.3)
             panel.legend(fontsize=7)
