@@ -97,7 +97,7 @@ def interpolated(result: Result, metric: str, level: float, axis: str = "round")
     """What it took to reach any level of a metric that grows, between the stored points of its curve.
 
     >>> curve = {"round": [0, 10, 20], "accuracy": [0.1, 0.5, 0.4]}
-    >>> interpolated(Result({}, "", curve=curve), "accuracy", 0.3)
+    >>> round(interpolated(Result({}, "", curve=curve), "accuracy", 0.3), 6)
     5.0
     """
     best = np.maximum.accumulate(np.nan_to_num(np.asarray(result.curve[metric], float)))
