@@ -48,7 +48,7 @@ class Clients:
         away = z - self.optimum
         return 0.5 * np.einsum("...i,ij,...j", away, self.maps.mean(0)[:-1, :-1], away)
 
-    def distance(self, z: Array) -> Array:
+    def distance(self, z: NDArray[Any]) -> Array:
         """‖z − z*‖."""
         return np.linalg.norm(z - self.optimum, axis=-1)
 
@@ -112,7 +112,7 @@ def first_rounds(
     return found.tolist()
 
 
-def fixed_point(matrix: Array) -> Array:
+def fixed_point(matrix: Array) -> NDArray[Any]:
     """Where rounds end: z = Pz + q."""
     return np.linalg.solve(np.eye(len(matrix) - 1) - matrix[:-1, :-1], matrix[:-1, -1])
 

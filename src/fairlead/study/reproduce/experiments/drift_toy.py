@@ -232,7 +232,7 @@ def _draw_toy(done: Results, path: Path) -> None:
     with panels(path, rows=2, columns=2, share_y=False) as axes:
         (loss, line), (apart, bound) = axes
         for k, r in enumerate(some):
-            tau, n = r.labels["tau"], r.numbers
+            tau, n = int(r.labels["tau"]), r.numbers
             name = f"τ = {tau}" + (", iid" if r.labels["split"] == "iid" else "")
             loss.plot(n["loss"], label=name, **look(k))
             apart.plot(range(1, ROUNDS + 1), n["apart"], **look(k))
