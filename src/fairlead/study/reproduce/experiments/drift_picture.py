@@ -102,7 +102,7 @@ def draw(done: Results, path: Path) -> None:
     """Both methods side by side: contours of f, every local step, and where the server goes."""
     from fairlead.figures.style import panels
 
-    span = np.linspace(-3.8, 4.4, 240), np.linspace(-3.0, 3.2, 200)
+    span = np.linspace(-3.8, 4.4, 60), np.linspace(-3.0, 3.2, 46)
     plane = np.stack(np.meshgrid(*span), -1)
     away = plane[:, :, None] - OPTIMA
     height = 0.5 * np.einsum("xyni,nij,xynj->xy", away, HESSIANS, away) / 2
