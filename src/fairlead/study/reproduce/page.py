@@ -61,14 +61,18 @@ def verdicts(outcome: Outcome) -> str:
     >>> from fairlead.study.reproduce import Claim
     >>> verdicts(Outcome([], [Claim("a", "holds"), Claim("b", "open"), Claim("c", "holds")]))
     '2 hold, 1 open'
+    >>> verdicts(Outcome([], [Claim("a", "holds")] * 11 + [Claim("b", "does not hold")]))
+    '11 hold, 1 does not hold'
     """
     words = {"holds": "hold", "in part": "in part", "does not hold": "do not hold", "open": "open"}
     counts = {word: sum(c.verdict == kind for c in outcome.claims) for kind, word in words.items()}
-    shown = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return (
-        shown.replace("1 hold,", "1 holds,").replace("1 do not hold", "1 does not hold")
-        or "no claims"
-    )
+    one = {"do not hold": "does not hold", "hold": "holds"}
+    shown = [
+        f"{count} {one.get(word, word) if count == 1 else word}"
+        for word, count in counts.items()
+        if count
+    ]
+    return ", ".join(shown) or "no claims"
 
 
 def write_page(results: Path, page: Path) -> list[Path]:
