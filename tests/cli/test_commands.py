@@ -467,7 +467,7 @@ def test_every_saddle_task_runs(task: str) -> None:
         (["run", "--task", "saddle", "--task-set", "s=-1"], "s is -1"),
         (["run", "--task", "saddle", "--task-set", "dim=2.5"], "does not accept these settings"),
         (["run", "--method", "mime", "--set", "lr=0.3"], "give it as --lr"),
-        (["run", "--method", "catalyst", "--set", "theta=abc"], "does not accept these settings"),
+        (["run", "--method", "catalyst", "--set", "theta=abc"], "theta must be at least 0"),
         (["run", "--method", "catalyst", "--set", "method=3"], "there is no method '3'"),
         (["run", "--method", "catalyst", "--set", "method=mime,optimizer=nonsense"], "nonsense"),
         (["run", "--steps", "2.5"], "give a number, or random"),
