@@ -46,6 +46,8 @@ class Request:
     """Whether the server looks at single uploads."""
     measuring: bool = False
     """Whether the program belongs to a probe: it is run as it is, and sums are exact."""
+    lasting: frozenset[str] = frozenset()
+    """The names of the vectors that clients keep until they change."""
 
     @cached_property
     def draw(self) -> Draw:
@@ -78,6 +80,8 @@ class Answer:
 
     count: int
     """How many clients answered."""
+    answered: Ids | None = None
+    """The positions of those that answered in the request, where some did not."""
     kind: type[Any] = Upload
     """The class of their upload."""
     sums: dict[str, Tensor] = field(default_factory=dict)

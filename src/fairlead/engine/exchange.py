@@ -109,8 +109,17 @@ class RoundCohort(Cohort):
     ) -> Replies[U]:
         request = self.request(program, broadcast)
         answer = self.executor.execute(request)
+        self._without_absent(answer)
         commit(self, answer, self.sent.bits(broadcast), broadcast)
+        self.sampled = self.sampled if answer.answered is None else self.ids
         return self.replies(answer)
+
+    def _without_absent(self, answer: Answer) -> None:
+        """Go on with the clients that answered."""
+        if answer.answered is not None:
+            absent = len(self.ids) - len(answer.answered)
+            self.session.accounts.counters.lost += absent
+            self.ids = self.ids[answer.answered]
 
     def replies(self, answer: Answer) -> Replies[Any]:
         """What the server's program sees of an answer."""
@@ -126,6 +135,7 @@ class RoundCohort(Cohort):
             exchange=self.exchange, clients=self.ids, weights=self.session.cohort_weights(self.ids)[1],
             draw_of=self.draw_of, measures=self.session.measures,
             rows=self.session.method.sees_each(),
+            lasting=frozenset(n for n, v in broadcast.items() if isinstance(v, Lasting)),
         )  # fmt: skip
 
     @property

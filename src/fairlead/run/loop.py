@@ -256,6 +256,7 @@ class Loop:
         if clients is not None:
             self.state = self.session.method.round(self.state, clients)
             self.session.accounts.counters.steps += clients.longest
+            self._answered = len(clients.ids)
         self.spend(begin, wait=self.looks)
         self.after()
 

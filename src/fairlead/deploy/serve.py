@@ -1,0 +1,122 @@
+"""The server of a deployed federation: `train` with clients elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairlead.data.splits import Split
+from fairlead.deploy.agreement import Agreement
+from fairlead.deploy.book import Book
+from fairlead.deploy.expected import Forms
+from fairlead.deploy.remote import Patience, Remote
+from fairlead.deploy.roster import Roster
+from fairlead.deploy.transport import Transport
+from fairlead.engine.api import Ids
+from fairlead.engine.session import Execution, Session
+from fairlead.engine.simulate import Simulate
+from fairlead.errors import FairleadError
+from fairlead.gradients.form import Form
+from fairlead.run.train import Run, train
+from fairlead.task.task import Task
+
+
+@dataclass(frozen=True)
+class Deployed(Simulate):
+    """The engine whose clients are nodes elsewhere."""
+
+    server: Server | None = field(default=None, repr=False)
+
+    def prepare(self, session: Session, ids: Ids, rounds: int) -> None:
+        assert self.server is not None
+        if session.execution is None:
+            session.use(Execution("loop", 1, Form(), "deployed: clients are nodes elsewhere"))
+        session.executor = self.server.executor(session)
+
+
+@dataclass
+class Server:
+    """The server of a federation.
+
+    task: the model and its loss on one client's worth of samples of the same form as the clients', which may be
+    made up: they are never trained on, but show what uploads look like. Its test data are what the run is
+    evaluated on. nodes: the nodes that may take part; by default all that the transport lets in.
+    """
+
+    task: Task
+    agreement: Agreement
+    transport: Transport
+    patience: Patience = field(default_factory=Patience)
+    nodes: Collection[int] | None = None
+    remote: Remote | None = None
+    """The executor of the run, once it has begun."""
+
+    def __post_init__(self) -> None:
+        agreement = self.agreement
+        self.book = Book(agreement.clients)
+        self.forms = Forms(self.task, agreement)
+        self.roster = Roster(
+            self.transport, agreement.clients, agreement.digest(self.task),
+            None if self.nodes is None else frozenset(self.nodes),
+        )  # fmt: skip
+
+    def executor(self, session: Session) -> Remote:
+        """The executor of a run."""
+        self.remote = Remote(
+            session, self.transport, self.roster, self.book, self.forms, self.patience
+        )
+        return self.remote
+
+    def gather(self) -> None:
+        """Wait until every client has said how much data it has."""
+        transport, patience, count = self.transport, self.patience, self.agreement.clients
+        begin = transport.now()
+        until = begin + min(patience.deadline, patience.limit)
+        while len(self.roster.sizes) < count:
+            self.roster.update(self.book.number())
+            for node, data in transport.receive(until):
+                if not self.roster.take(node, data):
+                    self.roster.refuse(node, "it was not asked for anything")
+            if transport.now() >= until and len(self.roster.sizes) < count:
+                if until >= begin + patience.limit:
+                    raise FairleadError(
+                        f"{len(self.roster.sizes)} of {count} clients have come: start the others, and check "
+                        "their numbers and what was refused in the log"
+                    )
+                self.roster.ask_again()
+                until += patience.deadline
+
+    def run(self, rounds: int, **settings: Any) -> Run:
+        """Train; the settings are those of `fl.train`, without the local work and the seed, which all sides have
+        agreed on."""
+        self.gather()
+        sizes = np.array([self.roster.sizes[c] for c in range(self.agreement.clients)])
+        agreement = self.agreement
+        callbacks = [self.book, *settings.pop("callbacks", ())]
+        return train(
+            _elsewhere(self.task, sizes),
+            agreement.method.settled(None),
+            rounds=rounds,
+            batches=agreement.batches,
+            seed=agreement.seed,
+            engine=Deployed("loop", server=self),
+            workers=1,
+            objective=False,
+            callbacks=callbacks,
+            **settings,
+        )
+
+
+def _elsewhere(task: Task, sizes: Ids) -> Task:
+    """The task of the server with the sizes of clients whose data are elsewhere."""
+    other = task._changed()
+    total = int(sizes.sum())
+    split = Split(np.zeros(total, np.int64), np.concatenate([[0], np.cumsum(sizes)]))
+    other.split, other.order = split, torch.full((total,), -1)
+    other.first = torch.from_numpy(split.offsets[:-1].copy())
+    other._freeze()
+    return other
