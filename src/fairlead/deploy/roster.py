@@ -44,9 +44,11 @@ class Roster:
     def update(self, number: tuple[int, int]) -> None:
         """Forget nodes that have left, and ask new ones who they are."""
         there = set(self.transport.nodes())
+        left = set(self.node.values()) - there
         self.node = {client: node for client, node in self.node.items() if node in there}
         self._asked = {node: order for node, order in self._asked.items() if node in there}
-        self._turned_away &= there
+        # one that was turned away may be the client of a node that has left
+        self._turned_away = set() if left else self._turned_away & there
         known = {*self.node.values(), *self._asked, *self._turned_away}
         new = sorted(there - known)
         for node in new:
@@ -62,16 +64,19 @@ class Roster:
         self.transport.send({node: order.data for node, order in self._asked.items()})
 
     def take(self, node: int, data: bytes) -> bool:
-        """Whether a reply was about who the node is; it is then entered."""
+        """Whether a reply was about who the node is; it is then entered, or the node is turned away."""
         asked = self._asked.get(node)
         if asked is None:
             return False
         try:
             reply = Reply.unpack(data, MOST)
-            if reply.tag != asked.tag:
-                raise FairleadError("its reply is to another order")
+        except Exception:  # whatever a node sends, the run goes on
+            return False
+        if reply.tag != asked.tag:
+            return False
+        try:
             self._enter(node, reply)
-        except Exception as error:
+        except FairleadError as error:
             self.refuse(node, str(error))
             self._turned_away.add(node)
         del self._asked[node]

@@ -80,7 +80,7 @@ class Server:
             self.roster.update(self.book.number())
             for node, data in transport.receive(until):
                 if not self.roster.take(node, data):
-                    self.roster.refuse(node, "it was not asked for anything")
+                    self.roster.refuse(node, "its reply does not say who it is")
             if transport.now() >= until and len(self.roster.sizes) < count:
                 if until >= begin + patience.limit:
                     raise FairleadError(

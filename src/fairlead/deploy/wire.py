@@ -111,8 +111,9 @@ class Order:
         about, body = opened(data)
         try:
             first, second = about["number"]
-            about |= {"number": (int(first), int(second)), "keep": tuple(about["keep"])}
-            header = Header(**about | {"numbers": tuple(about["numbers"])})
+            about["number"] = int(first), int(second)
+            about["keep"], about["numbers"] = tuple(about["keep"]), tuple(about["numbers"])
+            header = Header(**about)
         except (KeyError, TypeError, ValueError) as error:
             raise FairleadError("the header of the order cannot be read") from error
         return cls(header, Message.unpack(body) if body else None)
