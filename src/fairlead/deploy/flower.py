@@ -1,0 +1,156 @@
+"""Flower's apps: the server and the clients of a federation as a ServerApp and a ClientApp.
+
+A project has one `Agreement` and two functions that return tasks; `fairlead deploy init` writes one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.deploy.agreement import Agreement
+from fairlead.deploy.client import LocalClient
+from fairlead.deploy.remote import Patience
+from fairlead.deploy.serve import Server
+from fairlead.deploy.transport import Transport
+from fairlead.errors import FairleadError, needed
+from fairlead.run.checkpoint import Checkpoints
+from fairlead.run.result import Run
+from fairlead.task.task import Task
+
+RECORD, FRAME = "fairlead", "frame"
+log = logging.getLogger("fairlead.deploy")
+
+
+class GridTransport(Transport):
+    """Carries frames in records of Flower's messages.
+
+    poll: seconds between looking for replies. refresh: seconds after which the connected nodes are looked up again.
+    """
+
+    def __init__(self, grid: Any, poll: float = 0.1, refresh: float = 2.0) -> None:
+        self.grid, self.poll, self.refresh = grid, poll, refresh
+        self._flower = needed("flwr.app", "flwr")
+        self._waiting: dict[str, int] = {}  # the node of each message without a reply
+        self._nodes: list[int] = []
+        self._looked = -float("inf")
+
+    def nodes(self) -> Sequence[int]:
+        if self.now() - self._looked >= self.refresh:
+            self._nodes, self._looked = sorted(self.grid.get_node_ids()), self.now()
+        return self._nodes
+
+    def send(self, orders: Mapping[int, bytes]) -> None:
+        of = self._flower
+        messages = [
+            of.Message(
+                of.RecordDict({RECORD: of.ConfigRecord({FRAME: order})}), node, of.MessageType.QUERY
+            )
+            for node, order in orders.items()
+        ]
+        if messages:
+            ids = self.grid.push_messages(messages)
+            pairs = zip(ids, orders, strict=False)
+            self._waiting.update({message: node for message, node in pairs if message})
+
+    def receive(self, until: float) -> list[tuple[int, bytes]]:
+        while True:
+            found = self._pulled()
+            now = self.now()
+            if found or now >= until or now - self._looked >= self.refresh:
+                return found
+            time.sleep(min(self.poll, until - now))
+
+    def _pulled(self) -> list[tuple[int, bytes]]:
+        found = []
+        replies = self.grid.pull_messages(list(self._waiting)) if self._waiting else ()
+        for reply in replies:
+            node = self._waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            if reply.has_error():
+                log.warning("node %d has no reply: %s", node, reply.error.reason)
+            found.append((node, b"" if reply.has_error() else frame_of(reply)))
+        return found
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+def frame_of(message: Any) -> bytes:
+    """The frame of a message; empty if it has none."""
+    record = message.content.get(RECORD, {})
+    frame = record.get(FRAME, b"")
+    return frame if isinstance(frame, bytes) else b""
+
+
+def server_app(
+    agreement: Agreement,
+    task: Callable[[], Task],
+    then: Callable[[Run], None] | None = None,
+    **settings: Any,
+) -> Any:
+    """A ServerApp that trains.
+
+    task: the server's task, see `Server`. settings: of `fl.train`, such as `cohort` and `weighting`. The run's
+    configuration has `rounds`, `out` (a folder for its history and checkpoints, from which it goes on if there are
+    any), `deadline` and `limit` in seconds, and `least`, see `Patience`. then: called with the run when it has ended.
+    """
+    app = needed("flwr.serverapp", "flwr").ServerApp()
+
+    @app.main()
+    def main(grid: Any, context: Any) -> None:
+        logging.getLogger("fairlead").setLevel(logging.INFO)
+        config = context.run_config
+        patience = Patience(
+            deadline=float(config.get("deadline", Patience.deadline)),
+            least=int(config.get("least", Patience.least)),
+            limit=float(config.get("limit", Patience.limit)),
+        )
+        given = dict(settings)
+        if out := str(config.get("out", "")):
+            kept = Path(out).expanduser()
+            given |= {
+                "out": kept, "resume": "auto", "checkpoints": Checkpoints(kept / "checkpoints", every=1),
+            }  # fmt: skip
+        run = Server(task(), agreement, GridTransport(grid), patience).run(
+            int(config["rounds"]), **given
+        )
+        if then is not None:
+            then(run)
+
+    return app
+
+
+def client_app(agreement: Agreement, task: Callable[[int], Task]) -> Any:
+    """A ClientApp that answers with the client's own data.
+
+    task: the task of a client, from its number: its own data, as one client. A node's configuration has its number as
+    `client` (or Flower's `partition-id`), and as `state` the folder for what it keeps, by default
+    ~/.fairlead/clients.
+    """
+    app = needed("flwr.clientapp", "flwr").ClientApp()
+    flower = needed("flwr.app", "flwr")
+    made: dict[tuple[int, str], LocalClient] = {}
+
+    @app.query()
+    def answer(message: Any, context: Any) -> Any:
+        config = context.node_config
+        number = config.get("client", config.get("partition-id"))
+        if number is None:
+            raise FairleadError(
+                'this node has no number: start it with --node-config "client=0", and so on'
+            )
+        folder = str(config.get("state") or os.path.expanduser("~/.fairlead/clients"))
+        key = int(number), folder
+        if key not in made:
+            made[key] = LocalClient(task(key[0]), agreement, *key)
+        reply = made[key].answer(frame_of(message))
+        content = flower.RecordDict({RECORD: flower.ConfigRecord({FRAME: reply})})
+        return flower.Message(content, reply_to=message)
+
+    return app
