@@ -6,7 +6,7 @@ OUT ?= out
 BENCH ?=
 DEMO ?=
 
-.PHONY: setup demo test chaos lint bench speed docs clean
+.PHONY: setup demo test chaos test-deploy lint bench speed docs clean
 
 setup: $(VENV)/ready
 
@@ -26,6 +26,16 @@ test: setup
 # about two hours; CHAOS_KILLS=20 CHAOS_FUZZ=30 CHAOS_FORGED=100 CHAOS_MINUTES=1 for a short form
 chaos: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow tests/chaos $(PYTEST)
+
+# Flower needs older versions of rich and typer than constraints.txt has, so it has an environment of its own.
+$(VENV)-deploy/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-deploy
+	$(VENV)-deploy/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(VENV)-deploy/bin/python -m pip install --quiet --disable-pip-version-check -e ".[deploy]" "pytest>=8" "hypothesis>=6.100"
+	touch $@
+
+test-deploy: $(VENV)-deploy/ready
+	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -m "slow or not slow" tests/deploy
 
 lint: setup
 	$(BIN)/ruff format --check .

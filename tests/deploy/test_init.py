@@ -1,0 +1,61 @@
+"""The project that `fairlead deploy init` writes runs as it is."""
+
+import importlib
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fairlead as fl
+from fairlead.cli import app
+from fairlead.deploy import InProcess, LocalClient, Patience, Server
+from fairlead.deploy.init import write_project
+
+
+def test_the_project_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "My Project"), "--clients", "2"])
+    assert done.exit_code == 0, done.output
+    project = tmp_path / "My Project"
+    about = tomllib.loads((project / "pyproject.toml").read_text())
+    assert about["project"]["name"] == "my-project"
+    assert about["tool"]["flwr"]["app"]["components"]["serverapp"] == "federation.apps:server"
+    # the package of the project, not the tests' own module of that name
+    known = {name: sys.modules.pop(name) for name in list(sys.modules) if name == "federation"}
+    monkeypatch.syspath_prepend(str(project))
+    try:
+        settings = importlib.import_module("federation.settings")
+        client_data = importlib.import_module("federation.client_data")
+        server_data = importlib.import_module("federation.server_data")
+    finally:
+        for name in [n for n in sys.modules if n.partition(".")[0] == "federation"]:
+            del sys.modules[name]
+        sys.modules.update(known)
+    agreed = settings.agreement
+    assert agreed.clients == 2
+    nodes = {
+        k: LocalClient(client_data.client_task(k), agreed, k, tmp_path / "state").answer
+        for k in range(2)
+    }
+    run = Server(server_data.server_task(), agreed, InProcess(nodes), Patience(10)).run(20)
+    losses = run.history["test_loss"]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_scripts_are_executable_and_parse(tmp_path: Path) -> None:
+    scripts = [p for p in write_project(tmp_path / "new", 3) if p.suffix == ".sh"]
+    assert len(scripts) == 4
+    for path in scripts:
+        assert path.stat().st_mode & stat.S_IXUSR
+        subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(fl.FairleadError, match="is not empty"):
+        write_project(tmp_path, 3)
+    with pytest.raises(fl.FairleadError, match="at least 1"):
+        write_project(tmp_path / "new", 0)
