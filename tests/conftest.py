@@ -90,3 +90,9 @@ def uneven(
 
 
 shared = functools.cache(uneven)  # what was recorded for a shape serves the next test too
+
+
+@pytest.fixture
+def quick_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files need not survive a power failure."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)

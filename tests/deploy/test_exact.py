@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federation import Federation
+from small_federation import Federation
 from torch import nn
 
 import fairlead as fl
 
+pytestmark = pytest.mark.usefixtures("quick_files")
 ROUNDS = 4
 METHODS = {
     "FedAvg": fl.FedAvg(lr=0.2),

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from federation import Federation
+from small_federation import Federation
 
 import fairlead as fl
 from fairlead.deploy import Parcel, Patience, Server
 from fairlead.deploy.client_folder import ClientFolder
 from fairlead.deploy.wire import Order, tag_of
 
+pytestmark = pytest.mark.usefixtures("quick_files")
 SCAFFOLD = fl.Scaffold(lr=0.2)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from federation import Federation
+from small_federation import Federation
 
 import fairlead as fl
 from fairlead.deploy import Patience, Server
@@ -41,7 +41,9 @@ class OneProcess:
 
         self.app, self.replies = app, {}
         self.contexts = {
-            500 + k: Context(1, 500 + k, {"client": k, "state": str(folder)}, flower.RecordDict(), {})
+            500 + k: Context(
+                1, 500 + k, {"client": k, "state": str(folder)}, flower.RecordDict(), {}
+            )
             for k in range(clients)
         }
 
@@ -97,7 +99,7 @@ def test_messages_of_flower_carry_the_same_run(
 
 # -- real processes ---------------------------------------------------------------------------------
 
-SETTINGS = '''
+SETTINGS = """
     import sys
     sys.path.insert(0, {tests!r})
     from pathlib import Path
@@ -106,8 +108,8 @@ SETTINGS = '''
 
     here = Federation(Path({folder!r}), {method})
     agreement = here.agreement
-'''
-APPS = '''
+"""
+APPS = """
     import json, os
     import torch
     from fairlead.deploy.flower import client_app, server_app
@@ -120,7 +122,7 @@ APPS = '''
 
     server = server_app(agreement, lambda: here.server().task, then=done)
     client = client_app(agreement, here.local)
-'''
+"""
 
 
 class Processes:
@@ -146,7 +148,9 @@ class Processes:
         result = self.folder / "x.json"
         tests = self.folder / "tests"
         tests.mkdir()
-        shutil.copy(Path(__file__).parent / "federation.py", tests / "federation_in_tests.py")
+        shutil.copy(
+            Path(__file__).parents[1] / "small_federation.py", tests / "federation_in_tests.py"
+        )
         known = {
             "tests": str(tests), "folder": str(self.folder / "unused"), "method": method,
             "result": str(result),
@@ -205,8 +209,8 @@ class Processes:
         """Wait for an event, as long as the process lives."""
         end = time.monotonic() + limit
         while not for_():
-            ended = self.started[name].poll() is not None
-            assert not ended and time.monotonic() < end, self.log(name)[-3000:]
+            assert self.started[name].poll() is None, self.log(name)[-3000:]
+            assert time.monotonic() < end, self.log(name)[-3000:]
             time.sleep(0.2)
 
     def stop(self) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from federation import Federation
+from small_federation import Federation
 
 import fairlead as fl
 from fairlead.core.message import Field, Message
 from fairlead.deploy import Parcel
 from fairlead.deploy.wire import _START, Order, Reply, framed, opened
 
+pytestmark = pytest.mark.usefixtures("quick_files")
 METHODS = {
     "SCAFFOLD": fl.Scaffold(lr=0.2),
     "FedGLOMO": fl.FedGLOMO(lr=0.1, compressor=fl.QSGD(bits=4, wire="elias")),

@@ -3,7 +3,6 @@
 import importlib
 import stat
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -17,23 +16,18 @@ from fairlead.deploy.init import write_project
 
 
 def test_the_project_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "My Project"), "--clients", "2"])
+    done = CliRunner().invoke(
+        app, ["deploy", "init", str(tmp_path / "My Project"), "--clients", "2"]
+    )
     assert done.exit_code == 0, done.output
     project = tmp_path / "My Project"
     about = tomllib.loads((project / "pyproject.toml").read_text())
     assert about["project"]["name"] == "my-project"
     assert about["tool"]["flwr"]["app"]["components"]["serverapp"] == "federation.apps:server"
-    # the package of the project, not the tests' own module of that name
-    known = {name: sys.modules.pop(name) for name in list(sys.modules) if name == "federation"}
     monkeypatch.syspath_prepend(str(project))
-    try:
-        settings = importlib.import_module("federation.settings")
-        client_data = importlib.import_module("federation.client_data")
-        server_data = importlib.import_module("federation.server_data")
-    finally:
-        for name in [n for n in sys.modules if n.partition(".")[0] == "federation"]:
-            del sys.modules[name]
-        sys.modules.update(known)
+    settings = importlib.import_module("federation.settings")
+    client_data = importlib.import_module("federation.client_data")
+    server_data = importlib.import_module("federation.server_data")
     agreed = settings.agreement
     assert agreed.clients == 2
     nodes = {
