@@ -200,6 +200,18 @@ def test_a_server_that_starts_again_goes_on_with_the_same_clients(
     check_invariant(here, server, run.state.c)
 
 
+def test_a_run_is_resumed_while_a_client_is_away(tmp_path: Path) -> None:
+    here = Federation(tmp_path / "clients", SCAFFOLD)
+    kept, sizes = fl.Checkpoints(tmp_path / "server", every=1), tmp_path / "clients.json"
+    here.server(remember=sizes).run(2, checkpoints=kept)
+    del here.transport.handlers[102]
+    server = here.server(remember=sizes)
+    run = server.run(4, checkpoints=kept, resume=kept.folder)
+    there = here.simulated(4, dropout=[[], [], [2], [2]])
+    torch.testing.assert_close(run.state.x, there.state.x, rtol=0, atol=1e-10)
+    check_invariant(here, server, run.state.c)
+
+
 def test_a_client_keeps_few_states(tmp_path: Path) -> None:
     here = Federation(tmp_path / "clients", SCAFFOLD)
     here.server().run(9, checkpoints=fl.Checkpoints(tmp_path / "server", every=2))

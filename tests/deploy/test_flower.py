@@ -18,7 +18,6 @@ import torch
 from small_federation import Federation
 
 import fairlead as fl
-from fairlead.deploy import Patience, Server
 from fairlead.deploy.init import write_project
 
 flower = pytest.importorskip(
@@ -76,25 +75,33 @@ def _through_bytes(content: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("name", ["SCAFFOLD", "FedGLOMO"])
-def test_messages_of_flower_carry_the_same_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _a_task_of_flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that Flower starts."""
     from flwr.supercore.task_identity import TaskIdentity
 
-    from fairlead.deploy.flower import GridTransport, client_app
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
-    for name_ in ("_run_id", "_node_id", "_task_id"):  # as in a process that Flower starts
-        monkeypatch.setattr(TaskIdentity, name_, 1)
-    method = eval(METHODS[name], {"fl": fl})
-    here = Federation(tmp_path, method)
-    app = client_app(here.agreement, here.local)
-    transport = GridTransport(OneProcess(app, 4, tmp_path / "state"), poll=0.01)
-    template = here.server()
-    server = Server(template.task, here.agreement, transport, Patience(60))
-    run = server.run(3)
-    torch.testing.assert_close(run.state.x, here.simulated(3).state.x, rtol=0, atol=1e-10)
-    assert server.roster.refused == []
+
+@pytest.mark.usefixtures("_a_task_of_flower")
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedGLOMO"])
+def test_messages_of_flower_carry_the_same_run(name: str, tmp_path: Path) -> None:
+    """Also when the server starts again: it goes on in the same folder."""
+    from flwr.app.message import Context
+
+    from fairlead.deploy.flower import client_app, server_app
+
+    here = Federation(tmp_path, eval(METHODS[name], {"fl": fl}))
+    grid: Any = OneProcess(client_app(here.agreement, here.local), 4, tmp_path / "state")
+    runs: list[fl.Run] = []
+    server = server_app(here.agreement, lambda: here.server().task, then=runs.append, cohort=3)
+    for rounds in (2, 4):
+        config = {"rounds": rounds, "out": str(tmp_path / "out"), "deadline": 60.0}
+        server(grid, Context(1, 1, {}, flower.RecordDict(), config))
+    assert [run.rounds for run in runs] == [2, 4]
+    x = here.simulated(4, cohort=3).state.x
+    torch.testing.assert_close(runs[-1].state.x, x, rtol=0, atol=1e-10)
 
 
 # -- real processes ---------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from safetensors.torch import load, save
@@ -89,8 +88,7 @@ class ClientFolder:
 
     def answered(self, number: tuple[int, int], tag: str, reply: bytes) -> None:
         """Note the last reply, after everything else."""
-        data = framed({"number": number, "tag": tag}, reply)
-        _replace(self.folder / "reply", lambda file: file.write(data))
+        replaced(self.folder / "reply", framed({"number": number, "tag": tag}, reply))
 
     def _write(self, path: Path, vectors: dict[str, Tensor]) -> None:
         data = save(
@@ -99,14 +97,14 @@ class ClientFolder:
                 for n, t in vectors.items()
             }
         )
-        _replace(path, lambda file: file.write(data))
+        replaced(path, data)
 
 
-def _replace(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+def replaced(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
-        fill(file)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)

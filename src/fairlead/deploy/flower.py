@@ -111,15 +111,15 @@ def server_app(
             least=int(config.get("least", Patience.least)),
             limit=float(config.get("limit", Patience.limit)),
         )
-        given = dict(settings)
+        given, remember = dict(settings), None
         if out := str(config.get("out", "")):
             kept = Path(out).expanduser()
+            remember = kept / "clients.json"
             given |= {
                 "out": kept, "resume": "auto", "checkpoints": Checkpoints(kept / "checkpoints", every=1),
             }  # fmt: skip
-        run = Server(task(), agreement, GridTransport(grid), patience).run(
-            int(config["rounds"]), **given
-        )
+        server = Server(task(), agreement, GridTransport(grid), patience, remember=remember)
+        run = server.run(int(config["rounds"]), **given)
         if then is not None:
             then(run)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from fairlead.data.splits import Split
 from fairlead.deploy.agreement import Agreement
 from fairlead.deploy.book import Book
+from fairlead.deploy.client_folder import replaced
 from fairlead.deploy.expected import Forms
 from fairlead.deploy.remote import Patience, Remote
 from fairlead.deploy.roster import Roster
@@ -44,7 +47,8 @@ class Server:
 
     task: the model and its loss on one client's worth of samples of the same form as the clients', which may be
     made up: they are never trained on, but show what uploads look like. Its test data are what the run is
-    evaluated on. nodes: the nodes that may take part; by default all that the transport lets in.
+    evaluated on. nodes: the nodes that may take part; by default all that the transport lets in. remember: a file for
+    how much data each client has, so that a run can be resumed while some of them are away.
     """
 
     task: Task
@@ -52,6 +56,7 @@ class Server:
     transport: Transport
     patience: Patience = field(default_factory=Patience)
     nodes: Collection[int] | None = None
+    remember: Path | None = None
     remote: Remote | None = None
     """The executor of the run, once it has begun."""
 
@@ -72,7 +77,10 @@ class Server:
         return self.remote
 
     def gather(self) -> None:
-        """Wait until every client has said how much data it has."""
+        """Wait until every client has said how much data it has, now or when the run began."""
+        if self.remember is not None and self.remember.exists():
+            known = json.loads(self.remember.read_text(encoding="utf-8"))
+            self.roster.sizes.update(enumerate(known))
         transport, patience, count = self.transport, self.patience, self.agreement.clients
         begin = transport.now()
         until = begin + min(patience.deadline, patience.limit)
@@ -89,6 +97,10 @@ class Server:
                     )
                 self.roster.ask_again()
                 until += patience.deadline
+        if self.remember is not None:
+            self.remember.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps([self.roster.sizes[c] for c in range(count)])
+            replaced(self.remember, text.encode())
 
     def run(self, rounds: int, **settings: Any) -> Run:
         """Train; the settings are those of `fl.train`, without the local work and the seed, which all sides have
