@@ -41,9 +41,9 @@ class Federation:
         method: fl.Algorithm[Any, Any],
         batches: fl.Batches | None = None,
         sizes: tuple[int, ...] = SIZES,
-        model: Any = None,
+        **task: Any,
     ) -> None:
-        self.folder, self.sizes, self.model = folder, sizes, model
+        self.folder, self.sizes, self.settings = folder, sizes, task
         self.agreement = Agreement(
             method, len(sizes), batches or fl.Batches(batch_size=4, steps=3), seed=2
         )
@@ -57,7 +57,10 @@ class Federation:
 
     def local(self, client: int) -> fl.Task:
         rows = torch.from_numpy(self.split[client])
-        return task_of((self.data[0][rows], self.data[1][rows]), model=self.model)
+        return task_of((self.data[0][rows], self.data[1][rows]), **self.settings)
+
+    def whole(self) -> fl.Task:
+        return task_of(self.data, self.split, **self.settings)
 
     def start(self, client: int) -> None:
         """Start a client, anew if it was there: all that it knows is in its folder."""
@@ -70,13 +73,13 @@ class Federation:
         sample = (torch.randn(4, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0]))
         patience = settings.pop("patience", Patience(deadline=10, limit=100))
         return Server(
-            task_of(sample, model=self.model), self.agreement, self.transport, patience, **settings
+            task_of(sample, **self.settings), self.agreement, self.transport, patience, **settings
         )
 
     def simulated(self, rounds: int, **settings: Any) -> fl.Run:
         agreed = self.agreement
         return fl.train(
-            task_of(self.data, self.split, self.model), agreed.method, rounds=rounds,
+            self.whole(), agreed.method, rounds=rounds,
             batches=agreed.batches, seed=agreed.seed, engine="loop", workers=1, **settings,
         )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """A deployed federation computes what the simulation does."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,6 +65,23 @@ def test_clients_with_different_work(batches: fl.Batches, tmp_path: Path) -> Non
     run = here.server().run(ROUNDS, cohort=3, weighting="size", dropout=0.2)
     there = here.simulated(ROUNDS, cohort=3, weighting="size", dropout=0.2)
     torch.testing.assert_close(run.state.x, there.state.x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_clients_with_one_to_twenty_steps_reach_the_optimum(tmp_path: Path) -> None:
+    """Of the stated objective, the mean over all clients. FedNova up to the drift of its local steps; FedAvg is drawn
+    towards clients with more steps."""
+    steps = fl.Batches(steps=[1, 20, 7, 13])
+    convex = {"model": nn.Linear(4, 3), "l2": 0.5}
+
+    def distance(method: fl.Algorithm[Any, Any]) -> float:
+        here = Federation(tmp_path / str(method), method, steps, **convex)
+        best = fl.minimize(here.whole())
+        return float((here.server().run(60).state.x - best).norm() / best.norm())
+
+    assert distance(fl.Scaffold(lr=0.05)) < 1e-6
+    assert distance(fl.FedPVR(lr=0.05, layers="from:0")) < 1e-6
+    assert distance(fl.FedNova(lr=0.02)) < 0.3 * distance(fl.FedAvg(lr=0.02))
 
 
 def test_buffers_travel(tmp_path: Path) -> None:
