@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 OUT ?= out
 BENCH ?=
 DEMO ?=
+DEPLOY ?= -k "not real_processes or SCAFFOLD"
 
 .PHONY: setup demo test chaos test-deploy lint bench speed docs clean
 
@@ -35,7 +36,7 @@ $(VENV)-deploy/ready: pyproject.toml constraints.txt
 	touch $@
 
 test-deploy: $(VENV)-deploy/ready
-	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -m "slow or not slow" tests/deploy
+	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -m "slow or not slow" tests/deploy/test_flower.py $(DEPLOY)
 
 lint: setup
 	$(BIN)/ruff format --check .
