@@ -92,7 +92,8 @@ def write_page(results: Path, page: Path) -> list[Path]:
         mine = [(key, f) for key, f in found.items() if f[0].name == item.recipe]
         key, entry = mine[0] if mine else ("", None)
         why = f" ({item.why})" if item.why and item.recipe else item.why
-        state = f"{item.recipe}: not run yet{why}" if item.recipe else why
+        yet = "not run yet" if item.recipe in recipes() else "not written yet"
+        state = f"{item.recipe}: {yet}{why}" if item.recipe else why
         if entry is None:
             lines.append(f"| {item.paper} | {item.item} | {state} | | |")
             continue
