@@ -31,6 +31,7 @@ from fairlead.run.average import Average, Averaging
 from fairlead.run.callbacks import Callback, RoundView, kept_of, named
 from fairlead.run.checkpoint import Keeper
 from fairlead.run.folder import Recorder
+from fairlead.run.generators import card_of, seed_generators
 from fairlead.run.history import History
 from fairlead.run.interrupt import Stop
 from fairlead.run.measuring import split, take
@@ -168,7 +169,7 @@ class Loop:
         """While rounds run: torch's generators are restored, and callbacks are informed of errors."""
         self.stop = stop
         device = self.task.device
-        cards = [_card(device)] if device.type == "cuda" else []
+        cards = [card_of(device)] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cards), torch.no_grad():
             try:
                 yield
@@ -230,7 +231,7 @@ class Loop:
         answers, in which case nothing changes."""
         plan, k = self.plan, self.done
         # for dropout layers; all other randomness is counter-based
-        _seed((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
+        seed_generators((plan.seed * 1_000_003 + k + 1) % 2**63, self.task.device)
         sampled, ids = self.upcoming.clients(k)
         self.session.accounts.counters.lost += len(sampled) - len(ids)
         taken = self.looks and self.plan.measures_in(self.done + 1)
@@ -382,17 +383,6 @@ class Loop:
         if not math.isfinite(total):  # short numbers overflow in a sum
             total = 0.0 if bool(torch.isfinite(x).all()) else total
         return not math.isfinite(total) or not math.isfinite(row.get("loss", 0.0))
-
-
-def _seed(value: int, device: torch.device) -> None:
-    """Seed the generators in use; `torch.manual_seed` would look for all devices."""
-    torch.default_generator.manual_seed(value)
-    if device.type == "cuda":
-        torch.cuda.default_generators[_card(device)].manual_seed(value)
-
-
-def _card(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def _reached(
