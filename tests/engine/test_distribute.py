@@ -217,6 +217,7 @@ for name in sys.argv[3:]:
 """
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     names = ("scaffold", "fedavg-topk-ef", "fedglomo-qsgd")
     script = tmp_path / "resume.py"
@@ -288,6 +289,7 @@ def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
     assert (tmp_path / "die" / "model.safetensors").read_bytes() == two
 
 
+@pytest.mark.slow
 def test_ranks_that_end_after_the_run_are_started_again_for_nothing(tmp_path: Path) -> None:
     script = tmp_path / "ends.py"
     script.write_text(ENDS)

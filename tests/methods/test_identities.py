@@ -288,6 +288,7 @@ def test_scaffnew_is_scaffold_with_all_clients_and_gradient_descent_with_one_ste
     _equal(fl.Scaffnew(lr=0.2, p=1 / 3), fl.Scaffnew(lr=0.2), ALL)
 
 
+@pytest.mark.slow
 def test_scaffnew_with_a_coin_reaches_the_optimum() -> None:
     settings = {"rounds": 300, "eval_every": 300, "steps": fl.Geometric(0.2)}
     run = fl.train(toy(), fl.Scaffnew(lr=0.2, p=0.2), **settings)

@@ -226,6 +226,7 @@ def test_control_variates_of_a_model_with_buffers_have_d_entries() -> None:
     assert task.dim == sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_fig3_shape_of_the_paper() -> None:
     """000 §7.2: FedAvg slows down with K and with G; SCAFFOLD does not feel G."""
 

@@ -298,6 +298,7 @@ def test_recorded_mappings_are_bitwise_those_of_vmap(name: str) -> None:
     assert captured.captured == 2
 
 
+@pytest.mark.filterwarnings("ignore:the split has sample 5 more than once")
 def test_agnostic_of_clients_that_share_samples() -> None:
     rng = np.random.default_rng(0)
     data = (torch.tensor(rng.normal(size=(12, 3))), torch.tensor(rng.integers(0, 2, 12)))

@@ -162,6 +162,7 @@ def test_round_lengths_are_geometric_and_shared_by_the_clients() -> None:
     assert ((seen - 2000 * chance) ** 2 / (2000 * chance)).sum() < 22.46
 
 
+@pytest.mark.slow
 def test_one_round_of_random_synchronization_has_the_expectation_of_its_lengths() -> None:
     """SCAFFOLD-S on a linear mapping: after k steps client i is at T_i^k z + …, so the mean over seeds
     must be Σ_k p(1 − p)^(k−1)·(the deterministic round with k steps)."""
@@ -177,6 +178,7 @@ def test_one_round_of_random_synchronization_has_the_expectation_of_its_lengths(
     assert (error < 4.5 * spread / np.sqrt(seeds)).all()
 
 
+@pytest.mark.slow
 def test_random_and_deterministic_synchronization_need_alike_many_rounds() -> None:
     """p = 1/τ: the rounds to 1e-6, and with them exchanges and bits, agree within a third on the mean
     of ten seeds; both count two exchanges and the same bits a round."""

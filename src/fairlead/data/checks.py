@@ -59,10 +59,11 @@ def check_split(split: Split, samples: int) -> None:
             f"indices must be in 0 … {samples - 1}"
         )
     often = np.bincount(split.order, minlength=samples)
-    if int(often.max()) > 1:
+    shared = int((often > 1).sum())
+    if 0 < shared < int((often > 0).sum()):  # where all are shared, that is meant
         warnings.warn(
-            f"the split has sample {int((often > 1).argmax())} more than once, and "
-            f"{int((often > 1).sum()) - 1} others: give each sample to one client, unless this is meant",
+            f"the split has sample {int((often > 1).argmax())} more than once, and {shared - 1} others: give "
+            "each sample to one client, unless this is meant",
             stacklevel=4,
         )
 
