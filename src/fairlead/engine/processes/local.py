@@ -349,8 +349,11 @@ class LocalProcesses(SharingRanks):
 
     def _hear(self, worker: _Worker, kind: bytes) -> bytes:
         started = worker.socket.gettimeout() == PATIENCE
+
+        def works() -> bool:
+            return started and not is_stopped(worker.process)
+
         try:
-            works = lambda: started and not is_stopped(worker.process)  # noqa: E731
             found, data = receive(worker.socket, works)
         except TimeoutError as error:
             if started:

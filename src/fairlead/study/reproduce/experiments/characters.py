@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -88,13 +89,13 @@ class ScaffoldTable(Recipe):
     model = "softmax"
     stops = STOP
 
+    @abstractmethod
     def settings(self, form: Form) -> Iterator[dict[str, Any]]:
         """The labels of each setting: method, epochs, similarity in percent, share of clients in percent."""
-        raise NotImplementedError
 
+    @abstractmethod
     def goal(self, form: Form) -> float | None:
         """The accuracy to reach; none if the best one counts."""
-        raise NotImplementedError
 
     def cases(self, form: Form, done: Results) -> Iterable[Case]:
         data, goal = self.reading(form, "data"), self.goal(form)

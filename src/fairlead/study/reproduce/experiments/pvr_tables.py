@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -148,15 +149,15 @@ class PvrTable(Recipe):
         """The accuracy to reach; none if the final one counts."""
         return None
 
+    @abstractmethod
     def row(
         self, model: str, alpha: float, key: tuple[str, float], entry: Tuned, form: Form
     ) -> dict[str, str]:
         """A row of the table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def claims(self, where: str, best: dict[tuple[str, float], Tuned], form: Form) -> list[Claim]:
         """What the paper claims."""
-        raise NotImplementedError
 
     def notes(self, form: Form) -> list[str]:
         """More on how it was read."""

@@ -7,6 +7,7 @@ rounds as the paper counts them: one per round, two for mirror-prox.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -105,9 +106,9 @@ class SaddleFigure(Recipe):
     columns = ("x_distance",)
     lasting = True
 
+    @abstractmethod
     def values(self, form: Form) -> Sequence[float]:
         """The heterogeneities s."""
-        raise NotImplementedError
 
     def cases(self, form: Form, done: Results) -> Iterable[Case]:
         seeds = form.seeds or (1 if form.quick else 5)
@@ -141,9 +142,9 @@ class SaddleFigure(Recipe):
             claims += _claims(scaling, found)
         return Outcome(rows, claims, partial(self.draw, done), NOTES)
 
+    @abstractmethod
     def draw(self, done: Results, path: Path) -> None:
         """The figure."""
-        raise NotImplementedError
 
 
 class SaddleFig1(SaddleFigure):

@@ -343,18 +343,21 @@ def _extra_claims(done: Results) -> list[Claim]:
     ]  # fmt: skip
     both = [r.numbers["p = 1/τ"] / r.numbers["FedAvg-S"] for r in some]
     means = [r.numbers["p = 1/τ, mean point"] / r.numbers["FedAvg-S"] for r in some]
-    span = lambda v: f"{min(v, default=math.nan):.2g} to {max(v, default=math.nan):.2g}"  # noqa: E731
     return [
         judged("Extra Step's drift floor is above that of FedAvg-S at equal τ and γ", [v > 1 for v in larger],
-               f"{span(larger)} times FedAvg-S's", "the paper compares bounds, in which Extra Step loses a factor of τ; another step size for each"),
+               f"{_span(larger)} times FedAvg-S's", "the paper compares bounds, in which Extra Step loses a factor of τ; another step size for each"),
         judged("Extra Step's drift floor grows faster with τ", [b > a for a, b in zip(growth["FedAvg-S"], growth["Extra Step"], strict=True)],
                f"from τ = {LOCAL[1]} to {largest}: " + "; ".join(f"{m} {', '.join(f'{v:.3g} ×' for v in g)}" for m, g in growth.items())),
         judged("both floors are proportional to ζ", zetas, "ζ = 1, 10, 100"),
-        judged("τ steps and p = 1/τ end at the same mean point, within a factor of 2", [0.5 <= v <= 2 for v in means], f"p = 1/τ is {span(means)} times as far",
+        judged("τ steps and p = 1/τ end at the same mean point, within a factor of 2", [0.5 <= v <= 2 for v in means], f"p = 1/τ is {_span(means)} times as far",
                "more runs; a random τ has E τ² = 2/p² − 1/p, which makes the drift about twice as large"),
-        judged("τ steps and p = 1/τ have the same mean distance, within a factor of 2", [0.5 <= v <= 2 for v in both], f"p = 1/τ is {span(both)} times as far",
+        judged("τ steps and p = 1/τ have the same mean distance, within a factor of 2", [0.5 <= v <= 2 for v in both], f"p = 1/τ is {_span(both)} times as far",
                "the spread of the points counts here too"),
     ]  # fmt: skip
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values, default=math.nan):.2g} to {max(values, default=math.nan):.2g}"
 
 
 def _draw_extra(done: Results, path: Path) -> None:
