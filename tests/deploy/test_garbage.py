@@ -12,9 +12,10 @@ import torch
 from small_federation import Federation
 
 import fairlead as fl
+from fairlead.core.frame import START
 from fairlead.core.message import Field, Message
 from fairlead.deploy import Parcel
-from fairlead.deploy.wire import _START, Order, Reply, framed, opened
+from fairlead.deploy.wire import Order, Reply, framed, opened
 
 pytestmark = pytest.mark.usefixtures("quick_files")
 METHODS = {
@@ -102,8 +103,8 @@ def mutated(reply: bytes, rng: random.Random, resign: bool) -> bytes:
             data[at : at + 8] = rng.choice([b"\xff" * 8, b'"]}{[,:"', b"1e999,-1", b"Infinity"])
         if not data:
             data = bytearray(b"x")
-    if resign and len(data) > _START.size:
-        data[10:14] = zlib.crc32(bytes(data[_START.size :])).to_bytes(4, "little")
+    if resign and len(data) > START.size:
+        data[10:14] = zlib.crc32(bytes(data[START.size :])).to_bytes(4, "little")
     return bytes(data)
 
 

@@ -13,18 +13,16 @@ hundred bytes, is not counted.
 from __future__ import annotations
 
 import json
-import struct
-import zlib
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fairlead.compress import Code, Compressor, Noise, from_raw, raw
+from fairlead.core.frame import framed, unframed
 from fairlead.errors import FairleadError
 
 VERSION = 1
-_START = struct.Struct("<4sHII")  # magic, version, length of the header, checksum of the rest
 _MAGIC = b"flms"
 _DTYPES = {str(t): t for t in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}
 
@@ -103,22 +101,12 @@ class Message:
         about = [self.method, self.program, self.round, self.exchange, self.client]
         fields = [[f.name, f.d, str(f.dtype), len(f.data), f.coded] for f in self.fields]
         header = json.dumps([*about, fields], separators=(",", ":")).encode()
-        rest = header + b"".join(field.data for field in self.fields)
-        return _START.pack(_MAGIC, VERSION, len(header), zlib.crc32(rest)) + rest
+        return framed(_MAGIC, VERSION, header, b"".join(field.data for field in self.fields))
 
     @classmethod
     def unpack(cls, data: bytes) -> Message:
         """A message from its bytes; anything else is refused in one sentence."""
-        if len(data) < _START.size or data[:4] != _MAGIC:
-            raise FairleadError("this is not a message of fairlead: its first bytes are wrong")
-        _, version, length, checksum = _START.unpack_from(data)
-        if version != VERSION:
-            raise FairleadError(
-                f"the message has version {version}, this is {VERSION}: use one version everywhere"
-            )
-        rest = data[_START.size :]
-        if zlib.crc32(rest) != checksum:
-            raise FairleadError("the message is damaged: its checksum does not match")
+        length, rest = unframed(data, _MAGIC, VERSION, "message")
         try:
             *about, listed = json.loads(rest[:length])
             method, program = map(str, about[:2])

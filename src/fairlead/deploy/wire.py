@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fairlead.core import frame
 from fairlead.core.message import Message
 from fairlead.errors import FairleadError
 
 VERSION = 1
 MOST_HEADER = 1 << 16
 """Bytes that the header of a frame may have."""
-_START = struct.Struct("<4sHII")  # magic, version, length of the header, checksum of the rest
 _MAGIC = b"fldp"
 START = ""
 """The tag of the state that a client starts with."""
@@ -37,8 +35,7 @@ def framed(about: Mapping[str, Any], body: bytes) -> bytes:
     header = json.dumps(about, separators=(",", ":")).encode()
     if len(header) > MOST_HEADER:
         raise FairleadError(f"the header of a frame has {len(header)} bytes: {MOST_HEADER} at most")
-    rest = header + body
-    return _START.pack(_MAGIC, VERSION, len(header), zlib.crc32(rest)) + rest
+    return frame.framed(_MAGIC, VERSION, header, body)
 
 
 def opened(data: bytes, most: int | None = None) -> tuple[dict[str, Any], bytes]:
@@ -46,16 +43,7 @@ def opened(data: bytes, most: int | None = None) -> tuple[dict[str, Any], bytes]
     sentence."""
     if most is not None and len(data) > most:
         raise FairleadError(f"the frame has {len(data)} bytes: {most} at most are expected")
-    if len(data) < _START.size or data[:4] != _MAGIC:
-        raise FairleadError("this is not a frame of fairlead: its first bytes are wrong")
-    _, version, length, checksum = _START.unpack_from(data)
-    if version != VERSION:
-        raise FairleadError(
-            f"the frame has version {version}, this is {VERSION}: use one version everywhere"
-        )
-    rest = data[_START.size :]
-    if zlib.crc32(rest) != checksum:
-        raise FairleadError("the frame is damaged: its checksum does not match")
+    length, rest = frame.unframed(data, _MAGIC, VERSION, "frame")
     try:
         about = json.loads(rest[:length]) if length <= MOST_HEADER else None
     except (ValueError, RecursionError) as error:
