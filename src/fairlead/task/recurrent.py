@@ -8,6 +8,7 @@ names; evaluations use torch's own.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -31,12 +32,12 @@ def written_out(model: nn.Module) -> nn.Module:
     return other
 
 
-class _WrittenOut(nn.RNNBase):
+class _WrittenOut(nn.RNNBase, ABC):
     """The layers and directions of a recurrent network, over a cell (inputs, hidden, weights) → hidden."""
 
+    @abstractmethod
     def cell(self, gates: Tensor, state: tuple[Tensor, ...], weights: list[Tensor]) -> Any:
         """The next state: a tuple whose first part is the output."""
-        raise NotImplementedError
 
     @property
     def states(self) -> int:
