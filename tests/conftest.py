@@ -25,11 +25,15 @@ os.environ["FAIRLEAD_CACHE"] = tempfile.mkdtemp()  # measurements of this machin
 
 
 def pytest_configure() -> None:
-    """Hypothesis judges what a property says, not how long an example takes on a busy machine."""
+    """Hypothesis judges what a property says, not how long an example takes on a busy machine, and tries the same
+    examples every time, so that a change is judged by itself; with EXPLORE=1 it looks for new ones."""
     from hypothesis import HealthCheck, settings  # not needed where this module is only imported
 
     checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-    settings.register_profile("fairlead", deadline=None, suppress_health_check=checks)
+    same = not os.environ.get("EXPLORE")
+    settings.register_profile(
+        "fairlead", deadline=None, suppress_health_check=checks, derandomize=same
+    )
     settings.load_profile("fairlead")
 
 

@@ -175,8 +175,12 @@ def test_gradients_that_do_not_fit_side_by_side(monkeypatch: pytest.MonkeyPatch)
     assert "lower bound" in found.notes[-1]
 
 
+# linprog drops coefficients below 1e-9
+thousandths = st.integers(0, 100_000).map(lambda n: n / 1000)
+
+
 @settings(max_examples=200)
-@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=12))
+@given(st.lists(st.tuples(thousandths, thousandths), min_size=1, max_size=12))
 def test_g_and_b_solve_the_linear_program(pairs: list[tuple[float, float]]) -> None:
     from scipy.optimize import linprog
 
@@ -189,6 +193,16 @@ def test_g_and_b_solve_the_linear_program(pairs: list[tuple[float, float]]) -> N
         [1, b.mean()], A_ub=np.c_[-np.ones_like(b), -b], b_ub=-A, bounds=[(0, None), (1, None)]
     )
     assert G**2 + B**2 * b.mean() == pytest.approx(best.fun, rel=1e-6, abs=1e-6)
+
+
+def test_g_and_b_next_to_an_optimum() -> None:
+    """Gradients of 1e-154 there make B as large as a float can be, and no overflow."""
+    tiny = 1.2e-308
+    G, B = fl.measure.smallest_bounds([0.0, 1.0], [0.0, tiny])
+    assert G == 0
+    assert B**2 * tiny == pytest.approx(1.0)
+    G, B = fl.measure.smallest_bounds([2.0, 1.0], [2.0, tiny])
+    assert (G, B) == (1.0, 1.0)
 
 
 def test_bounds_over_a_trajectory_hold_at_its_points() -> None:

@@ -49,9 +49,9 @@ def smallest_bounds(A: ArrayLike, b: ArrayLike) -> tuple[float, float]:
     x, y = bases[hull], tops[hull]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         corners = np.r_[1.0, np.diff(y) / np.diff(x), y / x]
-    squares = np.maximum(corners[np.isfinite(corners)], 1.0)
-    floor = np.maximum(0.0, (y[None] - squares[:, None] * x[None]).max(1))
-    best = int((floor + squares * bases.mean()).argmin())
+        squares = np.maximum(corners[np.isfinite(corners)], 1.0)
+        floor = np.maximum(0.0, (y[None] - squares[:, None] * x[None]).max(1))
+        best = int((floor + squares * bases.mean()).argmin())
     return math.sqrt(floor[best]), math.sqrt(squares[best])
 
 
