@@ -18,6 +18,8 @@ from fairlead.errors import FairleadError
 FAR = 1 << 28  # bytes that no cache holds
 NEAR = 1 << 18  # fewer take no longer than the call
 
+STAT = Path("/proc/stat")
+
 
 @dataclass
 class Machine:
@@ -104,12 +106,20 @@ def _best(run: Callable[[], object], device: str, seconds: float = 1.0) -> float
     return best
 
 
-def load() -> float:
-    """How busy the machine is, in cores."""
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):
+def load(seconds: float = 0.5) -> float:
+    """How many cores other work keeps busy now; 0 where the system does not say."""
+    if not STAT.exists():
         return 0.0
+    begin = _idle()
+    time.sleep(seconds)
+    idle, total = (after - before for after, before in zip(_idle(), begin, strict=True))
+    return (os.cpu_count() or 1) * (1 - idle / total) if total else 0.0
+
+
+def _idle() -> tuple[int, int]:
+    """Ticks that all cores were idle, and all ticks."""
+    ticks = [int(word) for word in STAT.read_text().split("\n", 1)[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def name_of(device: str) -> str:

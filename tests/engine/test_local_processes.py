@@ -130,6 +130,21 @@ def test_several_processes_give_what_one_gives(name: str, count: int, single: di
     assert f"{count} processes, as asked for" in run.engine
 
 
+@pytest.mark.parametrize("extra", [0, 1])
+def test_processes_that_take_turns_keep_to_a_core_of_their_own(extra: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    count = len(cores) + extra
+    with LocalProcesses(count) as processes:
+        processes.take(1)
+        mine = os.sched_getaffinity(0)
+        masks = np.zeros((count, max(cores) + 1))
+        masks[processes.rank, list(mine)] = 1
+        masks = processes.total(masks)
+    own = np.eye(max(cores) + 1)[cores]
+    assert masks.tolist() == (own if not extra else np.tile(own.sum(0), (count, 1))).tolist()
+    assert sorted(os.sched_getaffinity(0)) == cores
+
+
 def test_more_workers_than_clients(single: dict) -> None:
     (task, method, mode, settings), one = single["statistics"]
     same(fl.train(task, method, engine=mode, workers=6, **settings), one)

@@ -88,6 +88,8 @@ class LocalProcesses(SharingRanks):
     def __init__(self, size: int, optional: bool = False) -> None:
         self.size, self.optional, self.hindered = size, optional, ""
         self.threads = torch.get_num_threads()  # to restore at the end
+        self._cores: list[int] = []
+        self._bound = False
         self._workers: list[_Worker] = []
         self._first: socket.socket | None = None
         self._board: Board | None = None
@@ -116,6 +118,7 @@ class LocalProcesses(SharingRanks):
     def _start(self) -> None:
         """Start the workers; returns in every process once all are running."""
         torch.set_num_threads(1)  # a fork has no other threads and must not wait for any
+        self._cores = sorted(os.sched_getaffinity(0))
         self._board = Board(most_chunks(self.size) + 1)
         for left in reversed(range(TRIES)):
             try:
@@ -204,6 +207,8 @@ class LocalProcesses(SharingRanks):
             self._board = None
         if self in _RUNNING:
             _RUNNING.remove(self)
+            if self._bound:
+                os.sched_setaffinity(0, self._cores)
             torch.set_num_threads(self.threads)
 
     def _dismiss(self) -> None:
@@ -288,6 +293,10 @@ class LocalProcesses(SharingRanks):
 
     def take(self, turn: int) -> int:
         assert self._board is not None
+        if not self._bound and len(self._cores) == self.size:
+            # next to another busy process, the system leaves two of ours on one core for whole rounds
+            os.sched_setaffinity(0, {self._cores[self.rank]})
+            self._bound = True
         return self._board.take(turn, self.size)
 
     def shared_file(self, make: Callable[[], int]) -> int:
