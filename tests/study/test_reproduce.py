@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -54,6 +55,31 @@ class Tiny(Recipe):
     def conclude(self, form: Form, done: Results) -> Outcome:
         best = tuned(done.where(method="SCAFFOLD"), "gap", 1e-3, higher=False)
         return Outcome([{"lr": f"{best.lr:g}"}], [judged("it is fast", [True], "as seen")])
+
+
+class Looked(Tiny):
+    """A recipe that looks at the finished runs."""
+
+    name = "looked"
+
+    def cases(self, form: Form, done: Results) -> list[Case]:
+        return [replace(case, after=_point) for case in super().cases(form, done) if case.method]
+
+
+def _point(run: fl.Run) -> dict[str, float]:
+    return {"x": float(run.x[0])}
+
+
+def test_a_case_keeps_numbers_about_its_finished_run(tmp_path: Path) -> None:
+    plain, looked = Tiny(), Looked()
+    done = carry_out(looked, Form(), tmp_path)
+    for r in done.results:
+        task = fl.problems.theorem2(gradient=1.0, start=1.0)
+        method = {"FedAvg": fl.FedAvg, "SCAFFOLD": fl.Scaffold}[r.labels["method"]](r.labels["lr"])
+        run = fl.train(task, method, rounds=30, steps=2, seed=int(r.labels["seed"]))
+        assert r.numbers["x"] == pytest.approx(float(run.x[0]), rel=1e-9)
+    known = {case.digest for case in plain.cases(Form(), done.results)}
+    assert not known & {r.digest for r in done.results}
 
 
 def test_cases_are_done_once_and_may_depend_on_results(tmp_path: Path, monkeypatch) -> None:

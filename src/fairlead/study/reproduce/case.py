@@ -56,7 +56,7 @@ class Case:
     """One training of a recipe: a method on a task, with one step size and seed; or a computation.
 
     labels: what it is, for tables; they name it. task: makes the task, given a device. settings: those of
-    `train`. compute: returns numbers instead, ready for JSON.
+    `train`. after: returns numbers about the finished run. compute: returns numbers instead of a run. Both are ready for JSON.
     """
 
     labels: Mapping[str, Label]
@@ -64,6 +64,7 @@ class Case:
     method: Algorithm[Any, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     compute: Callable[[], Mapping[str, Any]] | None = None
+    after: Callable[[Run], Mapping[str, Any]] | None = None
 
     @property
     def name(self) -> str:
@@ -81,6 +82,7 @@ class Case:
         parts = [
             set_apart(p) for p in (self.labels, self.task, self.method, self.settings, self.compute)
         ]
+        parts += [set_apart(self.after)] if self.after is not None else []
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -153,7 +155,8 @@ class Result:
             case.labels, case.digest, run.stopped, round(run.seconds, 3),
             {name: _short(value) for name, value in h.rows[-1].items()},
             {m: _short(h.best(m)) for m in {*targets, *columns} if m in h and h.direction(m)},
-            reach, {name: thinned(h[name]) for name in kept}, engine=run.engine,
+            reach, {name: thinned(h[name]) for name in kept},
+            case.after(run) if case.after is not None else {}, run.engine,
         )  # fmt: skip
 
     def line(self) -> str:
