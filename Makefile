@@ -7,7 +7,7 @@ BENCH ?=
 DEMO ?=
 DEPLOY ?= -k "not real_processes or SCAFFOLD"
 
-.PHONY: setup demo test chaos test-deploy lint bench speed docs clean
+.PHONY: setup demo test chaos test-deploy lint bench speed docs wheel clean
 
 setup: $(VENV)/ready
 
@@ -59,7 +59,10 @@ speed: setup  # docs/speed.md, from the measurements in benchmarks/results
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
-	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(OUT)/site
+
+wheel: setup
+	$(BIN)/python .ci/wheel
 
 clean:
-	rm -rf $(VENV) $(OUT)
+	rm -rf $(VENV) $(OUT) dist

@@ -9,9 +9,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -22,11 +25,16 @@ from fairlead.cli.settings import DEFAULTS, METHOD_SETTINGS, OPTIONS
 from fairlead.cli.tables import table
 
 SMALL = ["--rounds", "2", "--clients", "3", "--lr", "0.1"]
-COMMANDS = [
-    "", "run", "compare", "tune", "resume", "reproduce", "init", "runs list", "runs show", "runs diff",
-    "runs rm", "report", "watch", "list", "cite", "doctor", "version", "bench", "data list", "data get",
-    "data check",
-]  # fmt: skip
+
+
+def _commands(group: Any, before: tuple[str, ...] = ()) -> Iterator[str]:
+    """The words of every command and of every group of commands."""
+    yield " ".join(before)
+    for name, command in getattr(group, "commands", {}).items():
+        yield from _commands(command, (*before, name))
+
+
+COMMANDS = list(_commands(typer.main.get_command(app)))
 
 
 def _run(*words: str, code: int = 0, columns: int = 80) -> str:

@@ -13,11 +13,11 @@ def _missing() -> NoReturn:
 
 app: Any
 try:
-    from fairlead.cli import main, deploy, info, bench  # isort: skip: the order of the help
+    from fairlead.cli import main, deploy, info, new, bench  # isort: skip: the order of the help
     from fairlead.cli.common import app
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("typer", "rich"):
         raise
     app = _missing
 else:
-    __all__ = ["app", "bench", "deploy", "info", "main"]
+    __all__ = ["app", "bench", "deploy", "info", "main", "new"]

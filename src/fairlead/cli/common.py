@@ -36,17 +36,15 @@ def examples(*lines: str) -> type[TyperCommand]:
     return Command
 
 
-class _Commands(TyperGroup):
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        _print_examples(
-            [
-                "fairlead run --method scaffold --split dirichlet --out out/run",
-                "fairlead compare --methods fedavg,scaffold --out out/compare",
-                "fairlead report out/compare",
-                "fairlead run --help",
-            ]
-        )
+def group_examples(*lines: str) -> type[TyperGroup]:
+    """A group of commands whose help ends with lines to type."""
+
+    class Group(TyperGroup):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            super().format_help(ctx, formatter)
+            _print_examples(lines)
+
+    return Group
 
 
 def _print_examples(lines: Sequence[str]) -> None:
@@ -58,7 +56,13 @@ def _print_examples(lines: Sequence[str]) -> None:
 
 
 app = typer.Typer(
-    cls=_Commands,
+    cls=group_examples(
+        "fairlead run --method scaffold --split dirichlet --out out/run",
+        "fairlead compare --methods fedavg,scaffold --out out/compare",
+        "fairlead report out/compare",
+        "fairlead run --help",
+        "fairlead --install-completion",
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.common import TRAIN, app, errors_printed, examples, out
+from fairlead.cli.common import TRAIN, app, errors_printed, examples, group_examples, out
 
 deploy_app = typer.Typer(
-    help="Real federations, on Flower: init.", no_args_is_help=True, rich_markup_mode="rich"
+    cls=group_examples("fairlead deploy init my-federation --clients 3"),
+    help="Real federations, on Flower: init.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 app.add_typer(deploy_app, name="deploy", rich_help_panel=TRAIN)
 

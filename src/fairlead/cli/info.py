@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fairlead.cli.common import ABOUT, TRAIN, app, errors_printed, examples, out
+from fairlead.cli.common import ABOUT, TRAIN, app, errors_printed, examples, group_examples, out
 from fairlead.cli.names import same_name
 from fairlead.version import __version__
 
@@ -36,7 +36,10 @@ def init_command(
 
 
 data_app = typer.Typer(
-    help="Data sets: list, get, check.", no_args_is_help=True, rich_markup_mode="rich"
+    cls=group_examples("fairlead data list", "fairlead data get cifar10"),
+    help="Data sets: list, get, check.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 app.add_typer(data_app, name="data", rich_help_panel=ABOUT)
 

@@ -16,6 +16,7 @@ from fairlead.cli.common import (
     app,
     errors_printed,
     examples,
+    group_examples,
     out,
     say_loading,
 )
@@ -183,7 +184,9 @@ def resume(
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="experiments; or list, all, or page (writes docs/results.md)"),
+        typer.Argument(
+            help="experiments; or list, all, or page (writes docs/results.md and docs/papers.md)"
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="a reduced version, a few minutes")
@@ -221,7 +224,10 @@ def reproduce(
 
 
 runs_app = typer.Typer(
-    help="Run folders: list, show, diff, rm.", no_args_is_help=True, rich_markup_mode="rich"
+    cls=group_examples("fairlead runs list out", "fairlead runs diff out/one out/two"),
+    help="Run folders: list, show, diff, rm.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 app.add_typer(runs_app, name="runs", rich_help_panel=RESULTS)
 

@@ -14,6 +14,7 @@ from fairlead.describe import counted
 from fairlead.errors import FairleadError
 from fairlead.figures.style import figure_path
 from fairlead.study.reproduce import Form, Recipe, carry_out, recipe, recipes
+from fairlead.study.reproduce.overview import papers_page
 from fairlead.study.reproduce.page import concluded, verdicts, write_page
 from fairlead.study.reproduce.papers import ITEMS
 
@@ -43,8 +44,11 @@ def reproduce_command(
         _list(results or Path("results"))
         return
     if names == ["page"]:
-        files = write_page(results or Path("results"), Path("docs/results.md"))
-        say_written(f"{files[0]} and {counted(len(files) - 1, 'figure')}")
+        kept = results or Path("results")
+        files = write_page(kept, Path("docs/results.md"))
+        overview = Path("docs/papers.md")
+        overview.write_text(papers_page(kept), encoding="utf-8")
+        say_written(f"{files[0]}, {counted(len(files) - 1, 'figure')} and {overview}")
         return
     figure_path(folder, "figure", figure)  # fail before the work
     wanted = (QUICK if quick else tuple(recipes())) if names == ["all"] else tuple(names)

@@ -97,13 +97,13 @@ def write_page(results: Path, page: Path) -> list[Path]:
         if entry is None:
             lines.append(f"| {item.paper} | {item.item} | {state} | | |")
             continue
-        link = f"[{item.recipe}](#{_anchor(key)}){why}"
+        link = f"[{item.recipe}](#{anchor(key)}){why}"
         lines.append(
-            f"| {item.paper} | {item.item} | {link} | {_form(entry[1], entry[3])} | {verdicts(entry[2])} |"
+            f"| {item.paper} | {item.item} | {link} | {stored_how(entry[1], entry[3])} | {verdicts(entry[2])} |"
         )
     for key, (made, form, outcome, missing) in found.items():
         lines += ["", f"## {key}", "", f"{made.paper}, {made.item}. {_first_line(made)}", ""]
-        lines += [f"`{_command(made, form)}`, {_form(form, missing)}.", ""]
+        lines += [f"`{_command(made, form)}`, {stored_how(form, missing)}.", ""]
         lines += outcome.to_markdown("").split("\n")[2:]
         if outcome.draw is not None:
             picture = figures / f"{key.replace(' ', '-')}.png"
@@ -114,7 +114,8 @@ def write_page(results: Path, page: Path) -> list[Path]:
     return [page, *written]
 
 
-def _form(form: Form, missing: int) -> str:
+def stored_how(form: Form, missing: int) -> str:
+    """Which form is stored, and how much of it is missing."""
     left = f", {missing} cases not run yet" if missing else ""
     return ("quick form" if form.quick else "full") + left
 
@@ -128,5 +129,6 @@ def _first_line(made: Recipe) -> str:
     return " ".join((made.__doc__ or "").split("\n\n")[0].split())
 
 
-def _anchor(key: str) -> str:
+def anchor(key: str) -> str:
+    """The address of a heading on a page."""
     return "".join(c for c in key.lower().replace(" ", "-") if c.isalnum() or c in "-_")
