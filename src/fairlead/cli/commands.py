@@ -24,7 +24,7 @@ from fairlead.engine.processes.distribute import Distributed
 from fairlead.engine.processes.environment import is_first, restarted
 from fairlead.engine.processes.ranks import launched
 from fairlead.errors import FairleadError, unknown
-from fairlead.figures.style import figure_path
+from fairlead.figures.style import check_figures
 from fairlead.run import folder as runs
 from fairlead.run.checkpoint import Checkpoints
 from fairlead.run.folder import CHECKPOINTS, COMPARISON, Recorder
@@ -61,7 +61,7 @@ def resume_command(folder: Path, rounds: int | None) -> None:
 
 def _run(s: dict[str, Any], resume: bool) -> None:
     folder = None if s["out"] is None else Path(s["out"])
-    figure_path(folder or ".", "run", s["figure"])  # fail before training, not after
+    check_figures(s["figure"], drawn=folder is not None)  # fail before training, not after
     again = resume or restarted()
     if folder is not None and again and is_written(folder, s):
         out.print(f"the run in {folder} is finished: nothing is left to do", highlight=False)
@@ -120,7 +120,7 @@ def compare_command(s: dict[str, Any]) -> None:
         raise FairleadError(f"seeds is {s['seeds']}: it must be at least 1")
     place = None
     if s["out"] is not None:
-        figure_path(s["out"], "compare", s["figure"])  # fail before training, not after
+        check_figures(s["figure"])  # fail before training, not after
         place = ComparisonFolder(s["out"], settings=s, overwrite=s["overwrite"])
     start: Any = s["lr"] if tried is None else tried[0]
     if s["x"] not in AXES:

@@ -20,6 +20,9 @@ from fairlead.version import __version__
 TRAIN, RESULTS, ABOUT = "Train", "Results", "Names, data and this installation"
 """The panels of `fairlead --help`."""
 
+OPTIONAL = ("matplotlib", "sklearn", "pooch", "pyarrow", "optuna", "tensorboard")
+"""What `fairlead[all]` brings."""
+
 COLUMNS = ("folder", "method", "lr", "task", "seed", "rounds", "asked", "status", "metric", "value",
            "bytes", "when")  # fmt: skip
 """The columns of `fairlead runs list`."""
@@ -115,8 +118,13 @@ def fail(error: FairleadError) -> NoReturn:
 
 @contextmanager
 def errors_printed() -> Iterator[None]:
-    """Exit with an error message instead of a traceback."""
+    """Exit with an error message instead of a traceback; also where an optional package is missing."""
     try:
         yield
     except FairleadError as error:
         fail(error)
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in OPTIONAL:
+            raise
+        fail(FairleadError(f'this needs {name}: pip install "fairlead[all]"'))

@@ -12,7 +12,7 @@ from fairlead.cli.show import say_written
 from fairlead.cli.tables import table
 from fairlead.describe import counted
 from fairlead.errors import FairleadError
-from fairlead.figures.style import figure_path
+from fairlead.figures.style import check_figures, figure_path
 from fairlead.study.reproduce import Form, Recipe, carry_out, recipe, recipes
 from fairlead.study.reproduce.overview import papers_page
 from fairlead.study.reproduce.page import concluded, verdicts, write_page
@@ -50,7 +50,7 @@ def reproduce_command(
         overview.write_text(papers_page(kept), encoding="utf-8")
         say_written(f"{files[0]}, {counted(len(files) - 1, 'figure')} and {overview}")
         return
-    figure_path(folder, "figure", figure)  # fail before the work
+    check_figures(figure)  # fail before the work
     wanted = (QUICK if quick else tuple(recipes())) if names == ["all"] else tuple(names)
     form = Form(quick, seeds, device, chosen)
     made = [recipe(same_name(name, recipes())) for name in wanted]

@@ -15,7 +15,7 @@ from fairlead.cli.tables import table
 from fairlead.cli.write import folder_for
 from fairlead.compress import parse as parse_compressor
 from fairlead.errors import FairleadError
-from fairlead.figures.style import figure_path
+from fairlead.figures.style import check_figures
 from fairlead.study.tuning import Tuning, tune
 from fairlead.study.tuning.space import Values, fields_of
 
@@ -41,7 +41,7 @@ def tune_command(s: dict[str, Any], own: dict[str, Any]) -> None:
             raise FairleadError(f"{key} is searched for: leave it out of {name}")
     methods = build_methods(names, s, start)
     if s["out"] is not None:
-        figure_path(s["out"], "sensitivity", s["figure"])  # fail before tuning, not after
+        check_figures(s["figure"])  # fail before tuning, not after
         shown = {
             name: value for name, value in own.items() if name != "storage"
         }  # may hold a password

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ def figure_path(folder: str | Path, name: str, kind: str = "png") -> Path:
     if kind not in FORMATS:
         raise unknown("figure format", kind, FORMATS)
     return Path(folder) / f"{name}.{kind}"
+
+
+def check_figures(kind: str, drawn: bool = True) -> None:
+    """Raise unless figures of this format can be drawn, if any are: before the work rather than after it."""
+    figure_path("", "", kind)
+    if drawn and find_spec("matplotlib") is None:
+        raise FairleadError('figures need matplotlib: pip install "fairlead[all]"')
 
 
 @functools.cache
