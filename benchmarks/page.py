@@ -2,8 +2,8 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/page.py
 
-Numbers come from files alone. Where none is kept, the page says which command makes one. If scaling curves are kept and
-matplotlib is installed, docs/scaling.png is drawn too.
+Numbers come from files alone. Where none is kept, the page says which command makes one. If rounds and scaling curves on a CPU are kept and
+matplotlib is installed, docs/speed.png and docs/scaling.png are drawn too.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def workloads() -> str:
 def cpu_rounds(entry: Entry) -> str:
     """Everybody's times for each workload."""
     rows = entry["results"]["workloads"]
-    return "Milliseconds per round.\n\n" + workload_table(rows) + "\n\n" + notes(rows)
+    figure = "![Milliseconds per round of each library, and the floor](speed.png)\n\n"
+    drawn = figure if entry["machine"]["device"] == "cpu" else ""
+    return drawn + "Milliseconds per round.\n\n" + workload_table(rows) + "\n\n" + notes(rows)
 
 
 def busy_core(entry: Entry) -> str:
@@ -136,11 +138,15 @@ def main() -> None:
     left = re.findall(r"{{\w+}}", text)
     assert not left, f"the template has {left}, which nothing fills"
     PAGE.write_text(text)
-    curves = [e for e in stored.read("scaling") if e["machine"]["device"] == "cpu"]
-    if curves and find_spec("matplotlib"):
+    if find_spec("matplotlib"):
         from bench import figure
 
-        figure.curves(curves[0]["results"], PAGE.parent / "scaling.png")
+        for kind, draw, name in (
+            ("cpu_rounds", figure.bars, "speed.png"), ("scaling", figure.curves, "scaling.png"),
+        ):  # fmt: skip
+            found = [e for e in stored.read(kind) if e["machine"]["device"] == "cpu"]
+            if found:
+                draw(found[0]["results"], PAGE.parent / name)
     print(f"written: {PAGE.relative_to(ROOT)}")
 
 

@@ -12,13 +12,13 @@ BARS = {"fairlead": 3, "SCAFFOLD": 6, "bare loop": 0, "pfl": 1, "Flower": 2, "Fe
 """Who is drawn, from top to bottom, in which of the style's colours."""
 NAMES = {"SCAFFOLD": "fairlead, SCAFFOLD"}
 AXES = {
-    "cohort": "clients a round", "population": "clients in all", "parameters": "parameters",
+    "cohort": "clients per round", "population": "clients in all", "parameters": "parameters",
     "local steps": "local steps",
 }  # fmt: skip
 
 
 def bars(report: Report, path: str | Path) -> Any:
-    """A panel a workload: milliseconds a round of everybody, and the floor."""
+    """A panel per workload: milliseconds per round of everybody, and the floor."""
     from matplotlib.figure import Figure
 
     rows = report["workloads"]
@@ -38,10 +38,9 @@ def _bar_panel(axes: Any, row: Report) -> None:
     names = [NAMES.get(group, group) for group in found]
     values = [seconds * 1e3 for seconds in found.values()]
     axes.barh(names, values, color=[look(BARS[group])["color"] for group in found], height=0.7)
-    axes.set_xscale("log")
     floor = row["floor"] * 1e3
     axes.axvline(floor, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xlim(min([floor, *values]) / 1.5, max([floor, *values]) * 3)
+    axes.set_xlim(0, max([floor, *values]) * 1.15)
     for place, value in enumerate(values):
         axes.annotate(
             f"{value:,.0f}" if value >= 100 else f"{value:.3g}", (value, place),
@@ -50,11 +49,11 @@ def _bar_panel(axes: Any, row: Report) -> None:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_title(f"{row['name']} {row['title']}", fontsize=7)
-    axes.set_xlabel("ms a round (dots: floor)")
+    axes.set_xlabel("ms per round (dots: floor)")
 
 
 def curves(report: Report, path: str | Path) -> Any:
-    """Four panels: milliseconds a round against cohort, population, parameters and steps."""
+    """Four panels: milliseconds per round against cohort, population, parameters and steps."""
     from matplotlib.figure import Figure
 
     points = report["scaling"]
@@ -74,7 +73,7 @@ def curves(report: Report, path: str | Path) -> Any:
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xlabel(AXES[name])
-            axes.set_ylabel("ms a round")
+            axes.set_ylabel("ms per round")
             if place == 1:
                 axes.legend()
         save(figure, path)
