@@ -40,6 +40,10 @@ def test_citation_and_package_have_the_same_version() -> None:
     assert project["version"] == fl.__version__
 
 
+def test_the_readme_counts_the_methods() -> None:
+    assert f"| {len(fl.METHODS)}, with saddle points" in (ROOT / "README.md").read_text()
+
+
 def test_files_of_the_repository_that_pages_link_to_exist() -> None:
     """mkdocs checks the links of docs/; these are outside."""
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"):

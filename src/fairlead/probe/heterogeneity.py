@@ -55,7 +55,7 @@ class Deviation(Upload):
 
 @dataclass(frozen=True)
 class Dissimilarity(Probe):
-    """A, b, A − b (Karimireddy et al. 2020, A1; Das et al. 2022, (2)), ζ_max (Wang et al. 2022, (3)), ζ_pair (Hou et al.
+    """A, b, A − b (Karimireddy et al. 2020, A1; Das et al. 2022, (2)), ζ_max (the FedAvg study, (3)), ζ_pair (Hou et al.
     2021, Definition 6), ζ̂ and ζ̂_{1−p} (Li et al. 2023, (11), (14)) at a point; at the optimum ζ̂ is ζ_*.
 
     clients, samples: how many clients, and how many samples of each (an even number), to use; all by default. Squared norms of

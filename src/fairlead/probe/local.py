@@ -30,7 +30,7 @@ class Losses(Upload):
 @dataclass(frozen=True)
 class LocalPoints(Probe):
     """Inside a trial round with all clients: client drift E_r = mean ‖y_{i,k} − x‖² (Karimireddy et al. 2020, (23)), shadow
-    drift V = mean ‖y_{i,k} − ȳ_k‖² (Wang et al. 2022, (6)), the mean of f(ȳ_k) over k (the left side of their (1), less
+    drift V = mean ‖y_{i,k} − ȳ_k‖² (the FedAvg study, (6)), the mean of f(ȳ_k) over k (the left side of their (1), less
     f*), and Ξ = mean ‖y_{i,k−1} − x⁺‖² (Karimireddy et al., (27)) for a round in which all take part.
 
     clients: how many clients to try it with; all by default. loss: whether to compute f(ȳ_k).
