@@ -107,7 +107,7 @@ def notes(rows: list[Report]) -> str:
         whole = _median(row, "fairlead") if row["rounds"] else None
         run = "" if whole is None else f"; the run took fairlead {whole * row['rounds']:,.0f} s"
         lines.append(
-            f"- {row['name']}: {work} and {moved} a round, the floor is of {bound}{run}. "
+            f"- {row['name']}: {work} and {moved} per round, the floor is of {bound}{run}. "
             + "; ".join(said) + "."
         )  # fmt: skip
     return "\n".join(lines)

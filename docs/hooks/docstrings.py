@@ -25,7 +25,7 @@ def _listed(text: str) -> str:
     paragraphs = []
     for paragraph in re.split(r"\n\s*\n", text):
         head, *rest = paragraph.split("\n")
-        if not any(SETTING.match(line) for line in (head, *rest)) or len(rest) + 1 > 40:
+        if not any(SETTING.match(line) for line in (head, *rest)):
             paragraphs.append(paragraph)
             continue
         lines, inside = [], False
