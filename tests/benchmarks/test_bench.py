@@ -331,7 +331,7 @@ def test_table(report) -> None:
     )
     assert "| W1 softmax | 50 | 100 | 2.00 × | 120 | 200 (2.00 ×) | 300 (3.00 ×) | – |" in text
     assert "pfl 1.0 by 2 processes; Flower could not be installed: no wheel." in text
-    assert "4 GFLOP (6 by three passes) and 0.2 GB a round, the floor is of arithmetic" in text
+    assert "4 GFLOP (6 by three passes) and 0.2 GB per round, the floor is of arithmetic" in text
     assert "| cohort 10 | 1 | 2 | – | 4 | 2.00 × |" in text
     assert text.count("SCAFFOLD failed") == 1
     assert "busy" not in text
