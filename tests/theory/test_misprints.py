@@ -100,3 +100,11 @@ def test_saddle_41_puts_the_square_of_a_mean_for_a_mean_of_squares() -> None:
     assert weights @ waits == pytest.approx(1 / p)
     assert p * weights @ waits**2 == pytest.approx((2 - p) / p)
     assert (2 - p) / p <= 2 / p, "what (42) uses"
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("printed", 1 / 8), ("regression", 1 / 2)])
+def test_saddle_18_is_a_quarter_of_19(scaling: str, factor: float) -> None:
+    """A = 1, b = 0 and λ = 0: the largest value over y, at x = 2, is a multiple of ‖Ax − b‖² = 4."""
+    game = fl.problems.saddle_regression(s=0.0, dim=1, lam=0.0, scaling=scaling)
+    points = [torch.tensor([2.0, y], dtype=torch.float64) for y in np.linspace(-3, 3, 25)]
+    assert max(float(game.objective(z)) for z in points) == pytest.approx(4 * factor)
