@@ -1,5 +1,6 @@
 """What makes methods win or lose: heterogeneity, curvature, noise, drift, and conformal prediction."""
 
+from fairlead.measure.against import Against, against
 from fairlead.measure.bounds import Bounds, dissimilarity_bounds, smallest_bounds
 from fairlead.measure.conformal import Conformal, Coverage, conformal, plot_coverage, probabilities
 from fairlead.measure.functions import (
@@ -16,6 +17,7 @@ from fairlead.measure.functions import (
     zeta_star,
 )
 from fairlead.measure.known import known
+from fairlead.measure.record import record
 from fairlead.probe import (
     CKA,
     Alpha,
@@ -50,6 +52,7 @@ PROBES: dict[str, type[Probe]] = {
 __all__ = [
     "CKA",
     "PROBES",
+    "Against",
     "Alpha",
     "Bounds",
     "ClientDrift",
@@ -69,6 +72,7 @@ __all__ = [
     "Probe",
     "ProbedClient",
     "SaddleCurvature",
+    "against",
     "alpha",
     "batch_noise",
     "cka",
@@ -85,6 +89,7 @@ __all__ = [
     "noise",
     "plot_coverage",
     "probabilities",
+    "record",
     "smallest_bounds",
     "take",
     "zeta_star",
