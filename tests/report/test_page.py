@@ -1000,7 +1000,7 @@ def test_measures_have_panels_with_a_sentence_each(visit):
     assert page.locator("main > section:visible").count() == 13
     assert texts(page, "#hetero-legend > span") == ["√(A − b)", "ζ_max", "‖∇f‖ = √b"]
     assert page.locator("#hetero-chart .line.mean").count() == 3
-    assert "pull apart" in page.inner_text("#hetero-words")
+    assert "clients pull apart" in page.inner_text("#hetero-words")
     assert page.locator("#pairs-chart .pair-cell").count() == 36
     assert texts(page, "#layer option") == ["mean of all layers", "conv", "head"]
     assert "the first 6 of 40 clients" in page.inner_text("#pairs-words")
@@ -1011,7 +1011,7 @@ def test_measures_have_panels_with_a_sentence_each(visit):
     value = data["pairs"][0]["values"][1][0][1]
     assert re.search(rf"clients 0 and 3\s+head: {value:.4}", page.inner_text("#note"))
     assert page.locator("#bound-chart .line").count() == 3
-    assert "at best 4 times above it" in page.inner_text("#bound-words")
+    assert "at least 4 times as large" in page.inner_text("#bound-words")
     assert page.locator("#sets-chart svg").count() == 2
     assert page.locator("#sets-chart .ring").count() == 2
     assert page.input_value("#kappa") == "0.1"

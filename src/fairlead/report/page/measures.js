@@ -12,8 +12,7 @@ function piecesOf(x, y, across, up) {
 }
 
 /** A chart of a few lines { label, place, x, y }; an upright log scale once values are far apart. */
-function linesPicture(lines, width, names, sentence) {
-  const height = Math.max(240, Math.min(320, Math.round(width * 0.42)));
+function linesPicture(lines, width, names, sentence, height = Math.max(240, Math.min(320, Math.round(width * 0.42)))) {
   const plot = { top: 30, right: width - 14, bottom: height - 44 };
   const all = extent(lines.map((one) => one.y), false);
   const positive = extent(lines.map((one) => one.y), true);
@@ -64,9 +63,8 @@ function updateHetero(data) {
   chart.replaceChildren(svg);
   showLegend("hetero-legend", lines);
   const seeds = one.seeds > 1 ? ` Means over ${one.seeds} seeds.` : "";
-  byId("hetero-words").textContent = "Distances between the clients' gradients that stay up while ‖∇f‖ falls mean that clients pull apart "
-    + "around a common optimum, which is what makes FedAvg stall; ζ̂ is not centred, so it falls with ‖∇f‖ until it meets √(A − b), "
-    + `at the optimum both are ζ_*.${seeds}`;
+  byId("hetero-words").textContent = "Where √(A − b), ζ_max and ζ_pair stay up while ‖∇f‖ falls, clients pull apart around a common optimum, which is what "
+    + `makes FedAvg stall; ζ̂ is not centred, so it falls with ‖∇f‖ and meets √(A − b) at the optimum, where both are ζ_*.${seeds}`;
 }
 
 /* Clients by pair. */
@@ -94,7 +92,7 @@ function updatePairs(data) {
   chart.replaceChildren(pairPicture(one, tables[at], roomIn(chart)));
   const shown = one.more ? ` Shown: ${one.more}.` : "";
   byId("pairs-words").textContent = `CKA of every two clients' models after their local steps, at ${one.where}: 1 where the features of held-out inputs are the same up to `
-    + `rotation and scale, so a client whose row is pale has learned something else than the others.${shown}`;
+    + `rotation and scale, so a client whose row stands out has learned something else than the others.${shown}`;
 }
 
 function pairPicture(one, [name, table], width) {
@@ -146,7 +144,7 @@ function updateBound(data) {
   const place = placeOf(data, one, 0) % 8;
   const lines = [
     { label: `bound on ${one.of}`, place: 8, y: one.bound },
-    { label: "its left side: the mean over rounds so far", place, y: one.mean ?? [] },
+    { label: "the mean over rounds that it bounds", place, y: one.mean ?? [] },
     { label: "the error of each round", place: place + 16, y: one.error },
   ].map((line) => ({ ...line, x: one.rounds }));
   const chart = byId("bound-chart");
@@ -163,10 +161,10 @@ function updateBound(data) {
 function boundWords(one) {
   const broken = (one.broken ?? []).map(String);
   const ratios = one.bound.map((bound, row) => bound / (one.mean?.[row] ?? NaN)).filter(isNumber);
-  const close = ratios.length ? `, at best ${short(Math.min(...ratios), 3)} times above it` : "";
+  const close = ratios.length ? `, which is at least ${short(Math.min(...ratios), 3)} times as large` : "";
   const reading = broken.length
     ? `${one.theorem}, of which this run breaks a condition, so that it promises nothing here: ${broken.join("; ")}.`
-    : `${one.theorem}: its conditions hold, so the mean over rounds stays below the bound${close}; where the bound is flat, so is what it can promise.`;
+    : `${one.theorem}: its conditions hold, so the mean over rounds stays below the bound${close}.`;
   const notes = (one.notes ?? []).map((note) => ` ${String(note).replace(/^./, (letter) => letter.toUpperCase())}.`);
   return reading + notes.join("");
 }
@@ -201,7 +199,7 @@ function updateSets(data) {
 function sizePicture(entries, width) {
   const lines = entries.map((one) => ({ label: one.label, place: one.place, x: one.size, y: one.coverage }));
   const rings = entries.map((one) => ({ label: "", place: one.place, x: [1], y: [one.accuracy] }));
-  const { svg, across, up } = linesPicture([...lines, ...rings], width, { x: "mean size of a set", y: "coverage" }, "Coverage against the mean size of prediction sets.");
+  const { svg, across, up } = linesPicture([...lines, ...rings], width, { x: "mean size of a set", y: "coverage" }, "Coverage against the mean size of prediction sets.", 260);
   for (const one of entries) {
     if (isNumber(one.accuracy)) svg.append(draw("g", { class: colour(one.place) }, draw("circle", { cx: across.at(1), cy: up.at(one.accuracy), r: 6, class: "ring" })));
   }
@@ -247,8 +245,8 @@ function clientCoverage(entries, kappa, width) {
 }
 
 function setWords(entries, clients, kappa) {
-  const reading = "A curve further up and to the left covers the true label with smaller sets, and a ring is the top-1 accuracy, with one label each; "
-    + `the dotted line, 1 − κ = ${short(1 - kappa)}, is promised for all clients together, not for each, whose spread the right-hand chart shows.`;
+  const reading = "A curve further up and to the left covers the true label with smaller sets (a ring is the top-1 accuracy, with one label each); "
+    + `the dotted line, 1 − κ = ${short(1 - kappa)}, is promised for all clients together, not for each of them.`;
   const tell = (one) => `${one.label}: coverage ${short(one.coverage[one.kappas.indexOf(kappa)])} with ${short(one.size[one.kappas.indexOf(kappa)], 3)} labels`;
   const spread = (one) => (one.values?.length ? `, clients from ${short(one.values[0].value, 3)} to ${short(one.values[one.values.length - 1].value, 3)}` : "");
   const told = (clients.length ? clients : entries).map((one) => tell(one) + spread(one)).join("; ");
