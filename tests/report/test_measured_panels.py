@@ -48,6 +48,9 @@ def test_heterogeneity_is_the_mean_over_seeds_of_lengths(folder: Path) -> None:
     ):
         mean = np.mean([h[name][[0, 2, 4]] for h in runs], axis=0)
         np.testing.assert_allclose(lines[label], np.sqrt(mean) if root else mean, rtol=1e-5)
+    A, b = (np.mean([h[f"dissimilarity/{name}"][[0, 2, 4]] for h in runs], axis=0) for name in "Ab")
+    assert (one["G"] ** 2 + one["B"] ** 2 * b + 1e-4 >= A).all()
+    np.testing.assert_allclose([one["G"], one["B"]], fl.measure.smallest_bounds(A, b), rtol=1e-4)
 
 
 def test_pairs_and_sets_are_those_of_the_first_seed_that_has_them(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """What makes methods win or lose: heterogeneity, curvature, noise, drift, and conformal prediction."""
 
 from fairlead.measure.against import Against, against
-from fairlead.measure.bounds import Bounds, dissimilarity_bounds, smallest_bounds
+from fairlead.measure.bounds import Bounds, dissimilarity_bounds
 from fairlead.measure.conformal import Conformal, Coverage, conformal, plot_coverage, probabilities
 from fairlead.measure.functions import (
     alpha,
@@ -39,6 +39,7 @@ from fairlead.probe import (
 )
 from fairlead.probe.local import linear_cka
 from fairlead.run.measuring import Measured
+from fairlead.theory.dissimilarity import smallest_bounds
 
 PROBES: dict[str, type[Probe]] = {
     probe.name: probe

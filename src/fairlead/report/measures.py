@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fairlead.run.folder import StoredRun
 from fairlead.run.measured_file import rounded
+from fairlead.theory.dissimilarity import smallest_bounds
 
 HETEROGENEITY = {
     "dissimilarity": "√(A − b)",
@@ -39,7 +40,7 @@ def _heterogeneity(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | No
     """The lengths by round: means over seeds, up to the shortest run."""
     histories = [run.history for run in runs]
     names = [name for name in HETEROGENEITY if all(name in history for history in histories)]
-    if not names:
+    if not set(SQUARES) <= set(names):
         return None
     length = min(len(history.rows) for history in histories)
     kept = np.all([np.isfinite(h[names[0]][:length]) for h in histories], axis=0)
@@ -52,7 +53,12 @@ def _heterogeneity(label: str, runs: Sequence[StoredRun]) -> dict[str, Any] | No
             values = np.sqrt(np.where(values >= 0, values, np.nan))
         lines.append({"key": name, "label": HETEROGENEITY[name], "values": values})
     rounds = histories[0]["round"][:length][kept].astype(int)
-    return rounded({"label": label, "seeds": len(runs), "rounds": rounds, "lines": lines})
+    one = {"label": label, "seeds": len(runs), "rounds": rounds, "lines": lines}
+    roots = {line["key"]: line["values"] for line in lines}
+    A, b = (np.square(roots[f"dissimilarity/{name}"]) for name in ("A", "b"))
+    if np.isfinite(A).all() and np.isfinite(b).all():
+        one |= dict(zip("GB", smallest_bounds(A, b), strict=True))
+    return rounded(one)
 
 
 def _found(

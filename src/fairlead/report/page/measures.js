@@ -63,8 +63,9 @@ function updateHetero(data) {
   chart.replaceChildren(svg);
   showLegend("hetero-legend", lines);
   const seeds = one.seeds > 1 ? ` Means over ${one.seeds} seeds.` : "";
+  const pair = isNumber(one.G) && isNumber(one.B) ? ` At these points A ≤ G² + B²·b with G = ${short(one.G, 3)} and B = ${short(one.B, 3)}.` : "";
   byId("hetero-words").textContent = "Where √(A − b), ζ_max and ζ_pair stay up while ‖∇f‖ falls, clients pull apart around a common optimum, which is what "
-    + `makes FedAvg stall; ζ̂ is not centred, so it falls with ‖∇f‖ and meets √(A − b) at the optimum, where both are ζ_*.${seeds}`;
+    + `makes FedAvg stall; ζ̂ is not centred, so it falls with ‖∇f‖ and meets √(A − b) at the optimum, where both are ζ_*.${pair}${seeds}`;
 }
 
 /* Clients by pair. */
