@@ -60,6 +60,7 @@ def test_pairs_and_sets_are_those_of_the_first_seed_that_has_them(folder: Path) 
         ("Scaffold", 0),
     ]
     pairs = data["pairs"][0]
+    assert pairs["seeds"] == 2
     assert (pairs["clients"], pairs["layers"]) == ([0, 1, 2, 3], ["1", "3"])
     assert pairs["where"] == "round 4"
     stored = fl.runs.read(folder / "FedAvg-0").measured["cka"]

@@ -977,7 +977,7 @@ def measured() -> dict[str, Any]:
         ],
         "pairs": [
             {"label": label, "clients": [0, 3, 4, 7, 8, 9], "layers": ["conv", "head"],
-             "values": tables.tolist(), "where": "round 60", "more": "the first 6 of 40 clients"}
+             "values": tables.tolist(), "where": "round 60", "seeds": 3, "seed": 1, "more": "the first 6 of 40 clients"}
             for label in both
         ],
         "bounds": [
@@ -1003,7 +1003,8 @@ def test_measures_have_panels_with_a_sentence_each(visit):
     assert "clients pull apart" in page.inner_text("#hetero-words")
     assert page.locator("#pairs-chart .pair-cell").count() == 36
     assert texts(page, "#layer option") == ["mean of all layers", "conv", "head"]
-    assert "the first 6 of 40 clients" in page.inner_text("#pairs-words")
+    words = page.inner_text("#pairs-words")
+    assert words.endswith("Shown: the first 6 of 40 clients. Shown for seed 1.")
     page.select_option("#layer", "2")
     page.locator("#pairs-chart").scroll_into_view_if_needed()
     page.locator("#pairs-chart svg").hover(position={"x": 44 + 34 + 10, "y": 52 + 10})

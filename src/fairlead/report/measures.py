@@ -74,7 +74,8 @@ def _found(
                 except (KeyError, TypeError, ValueError):  # changed by hand, or by another program
                     continue
                 if one is not None:
-                    yield rounded({"label": label, "kind": name, "seed": run.seed, **one})
+                    about = {"label": label, "kind": name, "seed": run.seed, "seeds": len(runs)}
+                    yield rounded({**about, **one})
                     break
 
 

@@ -230,7 +230,7 @@ class StoredRun:
         """Test samples and metrics of every client at the last evaluation; empty if they are not recorded."""
         return read_clients(self.folder)
 
-    @property
+    @cached_property
     def measured(self) -> dict[str, dict[str, Any]]:
         """What was measured and is no single number, by name; empty if nothing was."""
         return read_measured(self.folder)

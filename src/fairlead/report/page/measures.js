@@ -68,6 +68,9 @@ function updateHetero(data) {
     + `makes FedAvg stall; ζ̂ is not centred, so it falls with ‖∇f‖ and meets √(A − b) at the optimum, where both are ζ_*.${pair}${seeds}`;
 }
 
+/** Which of several seeds is shown. */
+const seedWords = (one) => (one.seeds > 1 ? ` Shown for seed ${one.seed}.` : "");
+
 /* Clients by pair. */
 
 /** A layer's table; the mean of all layers first. */
@@ -93,7 +96,7 @@ function updatePairs(data) {
   chart.replaceChildren(pairPicture(one, tables[at], roomIn(chart)));
   const shown = one.more ? ` Shown: ${one.more}.` : "";
   byId("pairs-words").textContent = `CKA of every two clients' models after their local steps, at ${one.where}: 1 where the features of held-out inputs are the same up to `
-    + `rotation and scale, so a client whose row stands out has learned something else than the others.${shown}`;
+    + `rotation and scale, so a client whose row stands out has learned something else than the others.${shown}${seedWords(one)}`;
 }
 
 function pairPicture(one, [name, table], width) {
@@ -167,7 +170,7 @@ function boundWords(one) {
     ? `${one.theorem}, of which this run breaks a condition, so that it promises nothing here: ${broken.join("; ")}.`
     : `${one.theorem}: its conditions hold, so the mean over rounds stays below the bound${close}.`;
   const notes = (one.notes ?? []).map((note) => ` ${String(note).replace(/^./, (letter) => letter.toUpperCase())}.`);
-  return reading + notes.join("");
+  return reading + notes.join("") + seedWords(one);
 }
 
 /* Prediction sets. */
@@ -253,7 +256,7 @@ function setWords(entries, clients, kappa) {
   const told = (clients.length ? clients : entries).map((one) => tell(one) + spread(one)).join("; ");
   const more = [...new Set(entries.flatMap((one) => [...(one.notes ?? []), one.more ? `shown: ${one.more}` : null]).filter(Boolean))];
   const notes = more.map((note) => ` ${String(note).replace(/^./, (letter) => letter.toUpperCase())}.`);
-  return `${reading} For κ = ${kappa}, ${told}.${notes.join("")}`;
+  return `${reading} For κ = ${kappa}, ${told}.${notes.join("")}${seedWords(entries[0])}`;
 }
 
 function startMeasures() {
