@@ -954,6 +954,121 @@ def test_on_paper_it_is_light_without_buttons_and_whole(visit):
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
+# ---- measures
+
+
+def measured() -> dict[str, Any]:
+    """What measures of two of the groups found."""
+    rng = np.random.default_rng(1)
+    rounds = list(range(0, 61, 10))
+    shrinking = np.exp(-np.array(rounds) / 20)
+    names = {"√(A − b)": 1.0 + 0 * shrinking, "ζ_max": 2 + shrinking, "‖∇f‖ = √b": 3 * shrinking}
+    tables = 1 - 0.3 * rng.random((2, 6, 6))
+    tables = (tables + tables.transpose(0, 2, 1)) / 2
+    tables[:, range(6), range(6)] = 1
+    kappas = [0.05, 0.1, 0.3]
+    bound = 5 * np.exp(-np.arange(1, 61) / 30)
+    both = ("FedAvg, lr 0.3", "Scaffold, lr 0.3")
+    return {
+        "heterogeneity": [
+            {"label": label, "seeds": 3, "rounds": rounds,
+             "lines": [{"key": k, "label": k, "values": v.tolist()} for k, v in names.items()]}
+            for label in both
+        ],
+        "pairs": [
+            {"label": label, "clients": [0, 3, 4, 7, 8, 9], "layers": ["conv", "head"],
+             "values": tables.tolist(), "where": "round 60", "seeds": 3, "seed": 1, "more": "the first 6 of 40 clients"}
+            for label in both
+        ],
+        "bounds": [
+            {"label": both[1], "theorem": "Theorem VII", "of": "E f(x̄) − f*",
+             "rounds": list(range(1, 61)), "bound": bound.tolist(), "mean": (bound / 4).tolist(),
+             "error": (bound / 10).tolist(), "broken": [], "notes": []},
+        ],
+        "coverage": [
+            {"label": label, "kind": kind, "kappas": kappas, "coverage": [0.96, 0.91, 0.7],
+             "size": [1.8, 1.3, 0.8], "empty": [0, 0, 0.2], "accuracy": 0.88, "notes": ["one half"],
+             "by_client": (1 - rng.random((3, 8)) / 3).tolist(), "calibration": 90, "test": 90}
+            for label in both for kind in ("threshold", "aps")
+        ],
+    }  # fmt: skip
+
+
+def test_measures_have_panels_with_a_sentence_each(visit):
+    data = report(**measured())
+    page = visit(data)
+    assert page.locator("main > section:visible").count() == 13
+    assert texts(page, "#hetero-legend > span") == ["√(A − b)", "ζ_max", "‖∇f‖ = √b"]
+    assert page.locator("#hetero-chart .line.mean").count() == 3
+    assert "clients pull apart" in page.inner_text("#hetero-words")
+    assert page.locator("#pairs-chart .pair-cell").count() == 36
+    assert texts(page, "#layer option") == ["mean of all layers", "conv", "head"]
+    words = page.inner_text("#pairs-words")
+    assert words.endswith("Shown: the first 6 of 40 clients. Shown for seed 1.")
+    page.select_option("#layer", "2")
+    page.locator("#pairs-chart").scroll_into_view_if_needed()
+    page.locator("#pairs-chart svg").hover(position={"x": 44 + 34 + 10, "y": 52 + 10})
+    expect(page.locator("#note")).to_be_visible()
+    value = data["pairs"][0]["values"][1][0][1]
+    assert re.search(rf"clients 0 and 3\s+head: {value:.4}", page.inner_text("#note"))
+    assert page.locator("#bound-chart .line").count() == 3
+    assert "at least 4 times as large" in page.inner_text("#bound-words")
+    assert page.locator("#sets-chart svg").count() == 2
+    assert page.locator("#sets-chart .ring").count() == 2
+    assert page.input_value("#kappa") == "0.1"
+    assert "coverage 0.91 with 1.3 labels" in page.inner_text("#sets-words")
+    page.select_option("#kappa", "0.3")
+    assert "coverage 0.7 with 0.8 labels" in page.inner_text("#sets-words")
+    page.select_option("#sets-kind", "aps")
+    again = visit(data, hash=page.evaluate("location.hash"))
+    for name in ("layer", "kappa", "sets-kind"):
+        assert again.input_value(f"#{name}") == page.input_value(f"#{name}")
+    drawn = downloaded(page, "save the heterogeneity as SVG").decode()
+    assert "ζ_max" in drawn
+
+
+def test_a_bound_without_its_conditions_promises_nothing(visit):
+    found = measured()
+    found["bounds"][0].update(broken=["η̃ is at most 1/(81β): 2 ≤ 1 does not hold"], mean=None)
+    words = visit(report(**found)).inner_text("#bound-words")
+    assert "it promises nothing here: η̃ is at most 1/(81β): 2 ≤ 1 does not hold." in words
+
+
+def test_measures_with_markup_and_junk_are_text_or_nothing(visit):
+    found = measured()
+    for part in found.values():
+        for one in part:
+            one.update(label=EVIL, more=EVIL, notes=[EVIL], theorem=EVIL, of=EVIL, where=EVIL)
+    for line in found["heterogeneity"][0]["lines"]:
+        line["label"] = EVIL
+    found["pairs"][0]["layers"] = [EVIL, EVIL]
+    found["bounds"][0]["broken"] = [EVIL]
+    page = visit(report(**found))
+    page.locator("#pairs-chart").scroll_into_view_if_needed()
+    page.locator("#pairs-chart svg").hover(position={"x": 60, "y": 70})
+    assert page.locator("img").count() == 0
+    assert page.evaluate("window.hacked") is None
+    assert EVIL in page.inner_text("#hetero-legend")
+    junk = {"heterogeneity": [{}, {"rounds": [1], "lines": [{}]}], "pairs": [{"clients": [1, 2]}],
+            "bounds": [{"rounds": [1], "bound": [None]}], "coverage": [None, {"kappas": [0.1]}]}  # fmt: skip
+    page = visit(report(**junk), hash="#layer=x&kappa=y&sets=z&hetero=9&bound=-1")
+    assert page.locator("main > section:visible").count() == 9
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_measures_fit_and_follow_the_theme(visit, width, scheme):
+    found = measured()
+    found["pairs"][0].update(clients=list(range(20)), values=[[[0.5] * 20] * 20] * 2)
+    page = visit(report(**found), width=width, scheme=scheme)
+    assert page.evaluate(OVERFLOW) == []
+    cell = page.locator("#pairs-chart .pair-cell").nth(1)
+    before = cell.get_attribute("fill")
+    page.click("#theme")
+    page.click("#theme" if scheme == "light" else "#title")
+    assert cell.get_attribute("fill") != before
+
+
 # ---- live
 
 

@@ -236,7 +236,7 @@ def test_alpha_is_followed_along_a_run(
     assert [row["clients"] for row in outcome.rows] == [HET, HOM]
     for result in done.results:
         share = result.curve["alpha/share"]
-        assert result.curve["round"] == [0, 20]
+        assert result.curve["round"] == [0, 10, 20]
         assert all(0 < v <= 1 for v in share)  # by Cauchy-Schwarz
     assert len(outcome.claims) == 3
     assert outcome.draw is not None

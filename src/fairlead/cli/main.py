@@ -106,7 +106,8 @@ def tune(s: dict[str, Any], own: dict[str, Any]) -> None:
 
 MEASURED: Flags = {
     "measures": (str, "what to measure, comma-separated: dissimilarity, curvature, noise; of a method's next round "
-                      "local, alpha, cka, compression, control_lag; conformal sets threshold, aps, raps"),
+                      "local, alpha, cka, compression, control_lag; conformal sets threshold, aps, raps; of a "
+                      "run with a known optimum bound"),
     "use_clients": (int, "how many clients to use; all by default"),
     "samples": (int, "how many samples of each client to use; all by default"),
     "products": (int, "Hessian-vector products per spectrum [20]"),
@@ -151,6 +152,7 @@ app.command(
     cls=examples(
         "fairlead measure out/run",
         "fairlead measure out/run --measures curvature,cka,aps --samples 64",
+        "fairlead measure out/run --measures bound,aps && fairlead report out/run",
         "fairlead measure --task digits --split dirichlet --split-value 0.1",
     ),
 )(measure)

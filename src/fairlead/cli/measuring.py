@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich import box
 from rich.table import Table
@@ -16,15 +16,20 @@ from fairlead.cli.build import build_methods, build_task
 from fairlead.cli.common import out
 from fairlead.cli.settings import DEFAULTS, chosen, local, read_settings, target
 from fairlead.errors import FairleadError, unknown
-from fairlead.measure import PROBES, Coverage, Measured, conformal, take
-from fairlead.measure.conformal import Conformal
+from fairlead.measure import PROBES, Against, Coverage, Measured, against, conformal, record, take
+from fairlead.measure.conformal import KAPPAS, Conformal
 from fairlead.probe import Probe
 from fairlead.run import folder as runs
 from fairlead.run.train import Run, finished, planned, prepared
 
 SETS = ("threshold", "aps", "raps")
+PANELS = {
+    "cka": "Clients by pair", "bound": "Bound and measured error", **dict.fromkeys(SETS, "Prediction sets"),
+}  # fmt: skip
+"""What the report shows of a run that was measured, beside its history."""
 LISTENING = ("local", "alpha", "compression", "cka", "control_lag")
 """Measures of a method's rounds."""
+Finding: TypeAlias = Measured | Coverage | Against
 
 
 def measure_command(folder: Path | None, own: dict[str, Any], given: dict[str, Any]) -> None:
@@ -34,6 +39,7 @@ def measure_command(folder: Path | None, own: dict[str, Any], given: dict[str, A
     names = _names(own["measures"], run)
     of = run if run is not None else build_task(s)
     found = [_one(name, of, s, own) for name in names]
+    panels = [] if folder is None else _kept(folder, dict(zip(names, found, strict=True)))
     if own["as_json"]:
         text = json.dumps([_plain(one, own["kappa"] or 0.1) for one in found], indent=1)
         sys.stdout.write(text + "\n")
@@ -45,6 +51,21 @@ def measure_command(folder: Path | None, own: dict[str, Any], given: dict[str, A
         if isinstance(one, Measured):
             cost = f"{one.gradients:,} gradients, {one.bits:,} bits, {one.seconds:.2f} s"
             out.print(f"cost: {cost}; what leaves a client: {one.leaves}", highlight=False)
+    if panels:
+        shown = " and ".join(f"“{panel}”" for panel in panels)
+        out.print(f"fairlead report {folder} shows it under {shown}", highlight=False)
+
+
+def _kept(folder: Path, found: dict[str, Finding]) -> list[str]:
+    """Keep in the run's folder what the report shows; the headings under which it does."""
+    shown = [name for name, one in found.items() if name in PANELS and _shows(one)]
+    for name in shown:
+        record(folder, found[name])
+    return list(dict.fromkeys(PANELS[name] for name in shown))
+
+
+def _shows(one: Finding) -> bool:
+    return not isinstance(one, Measured) or "pairs" in one.vectors
 
 
 def _names(asked: str | None, run: Run | None) -> list[str]:
@@ -54,8 +75,10 @@ def _names(asked: str | None, run: Run | None) -> list[str]:
         [n.strip() for n in asked.split(",")] if asked else usual + ["local"] * (run is not None)
     )
     for name in names:
-        if name not in PROBES and name not in SETS:
-            raise unknown("measure", name, [*PROBES, *SETS])
+        if name not in PROBES and name not in (*SETS, "bound"):
+            raise unknown("measure", name, [*PROBES, *SETS, "bound"])
+        if name == "bound" and run is None:
+            raise FairleadError("a bound is compared with a run: give its folder")
     return names
 
 
@@ -81,9 +104,11 @@ def _read(folder: Path, given: dict[str, Any]) -> Run:
     return finished(prepared(task, method, plan, batches, engine, resume=folder))
 
 
-def _one(name: str, of: Any, s: dict[str, Any], own: dict[str, Any]) -> Measured | Coverage:
+def _one(name: str, of: Any, s: dict[str, Any], own: dict[str, Any]) -> Finding:
     if name in SETS:
-        return conformal(of, kind=Conformal(name), kappas=[own["kappa"] or 0.1])
+        return conformal(of, kind=Conformal(name), kappas=sorted({*KAPPAS, own["kappa"] or 0.1}))
+    if name == "bound":
+        return against(of)
     task = of.task if isinstance(of, Run) else of
     kind = PROBES["saddle_curvature" if name == "curvature" and task.flip is not None else name]
     fields = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
@@ -106,7 +131,16 @@ def _one(name: str, of: Any, s: dict[str, Any], own: dict[str, Any]) -> Measured
     return take(of, probe, engine=s["engine"], weighting=s["weighting"], seed=s["seed"], **work)
 
 
-def _table(one: Measured | Coverage, kappa: float) -> Table:
+def _table(one: Finding, kappa: float) -> Table:
+    if isinstance(one, Against):
+        shown = Table(
+            title=f"{one.theorem}, after round {one.rounds[-1]}", box=box.SIMPLE, show_header=False
+        )
+        for name, value in _last(one).items():
+            shown.add_row(name, _short(value))
+        for condition in one.conditions:
+            shown.add_row(condition, "")
+        return shown
     if isinstance(one, Coverage):
         title = f"{one.kind} sets, κ = {kappa:g}, {one.calibration} calibration and {one.test} test samples"
         shown = Table(title=title, box=box.SIMPLE, show_header=False)
@@ -126,7 +160,18 @@ def _short(value: float) -> str:
     return "?" if math.isinf(value) else f"{value:.5g}"
 
 
-def _plain(one: Measured | Coverage, kappa: float) -> dict[str, Any]:
+def _last(one: Against) -> dict[str, float]:
+    """A bound and what it bounds, after the last round."""
+    names = {f"bound on {one.of}": one.bound, "measured mean": one.mean, "f − f*": one.error}
+    return {name: float(values[-1]) for name, values in names.items()}
+
+
+def _plain(one: Finding, kappa: float) -> dict[str, Any]:
+    if isinstance(one, Against):
+        bound, mean, error = _last(one).values()
+        about = {"theorem": one.theorem, "rounds": int(one.rounds[-1]), "broken": list(one.broken)}
+        last = {"bound": bound if math.isfinite(bound) else None, "mean": mean, "error": error}
+        return {"measure": "bound", **about, **last, "notes": list(one.notes)}
     if isinstance(one, Coverage):
         return {"measure": one.kind, "kappa": kappa, "accuracy": one.accuracy, **one.at(kappa)}
     finite = {n: v if math.isfinite(v) else None for n, v in one.columns().items()}

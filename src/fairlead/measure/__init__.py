@@ -1,6 +1,7 @@
 """What makes methods win or lose: heterogeneity, curvature, noise, drift, and conformal prediction."""
 
-from fairlead.measure.bounds import Bounds, dissimilarity_bounds, smallest_bounds
+from fairlead.measure.against import Against, against
+from fairlead.measure.bounds import Bounds, dissimilarity_bounds
 from fairlead.measure.conformal import Conformal, Coverage, conformal, plot_coverage, probabilities
 from fairlead.measure.functions import (
     alpha,
@@ -16,6 +17,7 @@ from fairlead.measure.functions import (
     zeta_star,
 )
 from fairlead.measure.known import known
+from fairlead.measure.record import record
 from fairlead.probe import (
     CKA,
     Alpha,
@@ -37,6 +39,7 @@ from fairlead.probe import (
 )
 from fairlead.probe.local import linear_cka
 from fairlead.run.measuring import Measured
+from fairlead.theory.dissimilarity import smallest_bounds
 
 PROBES: dict[str, type[Probe]] = {
     probe.name: probe
@@ -50,6 +53,7 @@ PROBES: dict[str, type[Probe]] = {
 __all__ = [
     "CKA",
     "PROBES",
+    "Against",
     "Alpha",
     "Bounds",
     "ClientDrift",
@@ -69,6 +73,7 @@ __all__ = [
     "Probe",
     "ProbedClient",
     "SaddleCurvature",
+    "against",
     "alpha",
     "batch_noise",
     "cka",
@@ -85,6 +90,7 @@ __all__ = [
     "noise",
     "plot_coverage",
     "probabilities",
+    "record",
     "smallest_bounds",
     "take",
     "zeta_star",

@@ -15,6 +15,7 @@ from fairlead.errors import FairleadError
 from fairlead.figures.places import places
 from fairlead.figures.plots import MAIN
 from fairlead.methods.citations import PAPERS
+from fairlead.report.measures import measured
 from fairlead.report.readings import READINGS
 from fairlead.run.folder import COMPARISON, TRIALS, StoredRun, find, flat
 from fairlead.run.history import History
@@ -76,6 +77,7 @@ def gather(folders: Sequence[str | Path], title: str | None = None) -> dict[str,
             for measure in BY_LAYER
             if (found := _by_layer(label, runs, measure)) is not None
         ],
+        **measured(groups),
         "sensitivity": _sensitivity(stored, tuned, goal, first),
         "notes": [
             *(note for one in tuned for note in one.get("notes", [])), *_notes(stored), *problems,

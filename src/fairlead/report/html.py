@@ -18,8 +18,8 @@ from typing import Any
 
 from fairlead.errors import FairleadError
 
-SCRIPTS = ("tags", "numbers", "series", "save", "curves", "goal", "maps", "steps", "clients", "words",
-           "page")  # fmt: skip
+SCRIPTS = ("tags", "numbers", "series", "save", "curves", "goal", "maps", "steps", "clients", "measures",
+           "words", "page")  # fmt: skip
 
 
 def render(data: Mapping[str, Any], *, live: bool = False, tag: str = "") -> str:

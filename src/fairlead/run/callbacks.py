@@ -101,6 +101,10 @@ class Callback:
     def clients(self, found: ClientMetrics) -> None:
         """With `train(per_client=…)`, before every `row`: the metrics of every client."""
 
+    def measured(self, found: Any) -> None:
+        """With probes in `train(measures=…)`, before the `row` with its numbers: what each found, as `fl.measure.take`
+        returns it."""
+
     def round(self, view: RoundView) -> bool | None:
         """After every round, with the server's state and the clients'; True ends the run."""
 

@@ -4,6 +4,7 @@ run.json            method, task, split, settings, versions
 history.sqlite      one row per evaluation, written right away (see `fairlead.run.history_file`)
 checkpoints/        what is needed to resume (see `fairlead.run.checkpoint`)
 clients.npz         the metrics of every client at the last evaluation, if they are recorded
+measured.json       what was measured and is no single number, such as tables of clients
 track/              event files and ids of trackers (see `fairlead.track`)
 lock                held by the writing process
 """
@@ -31,6 +32,7 @@ from fairlead.run.differences import first_difference, flat
 from fairlead.run.history import History
 from fairlead.run.history_file import HistoryFile, has_rounds, put_aside, read_history, read_parts
 from fairlead.run.lock import LOCK, is_locked, locked
+from fairlead.run.measured_file import MEASURED, pair_table, read_measured, write_measured
 from fairlead.task.per_client import ClientMetrics
 
 FORMAT = 1
@@ -52,6 +54,8 @@ KINDS: dict[str, Any] = {
 FILES = (
     CLIENTS,
     f"{CLIENTS}.part",
+    MEASURED,
+    f"{MEASURED}.part",
     HISTORY,
     f"{HISTORY}-wal",
     f"{HISTORY}-shm",
@@ -162,6 +166,10 @@ class Recorder(Callback):
     def clients(self, found: ClientMetrics) -> None:
         write_clients(self.folder, found)
 
+    def measured(self, found: Any) -> None:
+        if (table := pair_table(found)) is not None:
+            write_measured(self.folder, found.name, table)
+
     def row(self, row: Mapping[str, float]) -> None:
         if self.file is not None:
             self.file.append(row)
@@ -221,6 +229,11 @@ class StoredRun:
     def clients(self) -> dict[str, NDArray[Any]]:
         """Test samples and metrics of every client at the last evaluation; empty if they are not recorded."""
         return read_clients(self.folder)
+
+    @cached_property
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """What was measured and is no single number, by name; empty if nothing was."""
+        return read_measured(self.folder)
 
     @cached_property
     def parts(self) -> list[dict[str, Any]]:

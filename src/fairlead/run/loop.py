@@ -360,6 +360,8 @@ class Loop:
             one = take(self.session, self.state, probe, self.done, where=f"round {self.done}")
             found.update(one.columns())
             self.measuring += one.seconds
+            for callback in self.callbacks:
+                callback.measured(one)
         accounts = self.session.accounts
         return {
             **found, "measure_gradients": accounts.counters.measured,

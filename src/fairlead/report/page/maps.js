@@ -6,8 +6,15 @@ function pickOne(word, list) {
   const at = place < list.length ? place : 0;
   const select = byId(`${word}-pick`);
   offer(select, list.map((one, number) => [number, one.label ?? `${number + 1}`]), at);
-  select.closest(".switches").hidden = list.length < 2;
+  fieldShown(select, list.length > 1);
   return list[at];
+}
+
+/** Show or hide a select with its name; a row in which all are hidden takes no room. */
+function fieldShown(select, shown) {
+  select.closest(".field").hidden = !shown;
+  const row = select.closest(".switches");
+  row.hidden = [...row.children].every((field) => field.hidden);
 }
 
 /** Show a note for the cell under the pointer; `find` turns a place of the chart into its words. */
@@ -222,14 +229,14 @@ function driftAxes(one, layers, plot, tall) {
   return group;
 }
 
-function colourBar(share, plot, name) {
+function colourBar(share, plot, name, id = "drift-shades") {
   const stops = LOW_TO_HIGH[theme()];
   const shades = stops.map((shade, place) => draw("stop", { offset: place / (stops.length - 1), "stop-color": shade }));
   const wide = Math.min(220, plot.right - plot.left - 20);
   const left = plot.right - wide;
   const bar = scale(share.low, share.high, left, plot.right, share.log);
-  const group = draw("g", { class: "axes" }, draw("linearGradient", { id: "drift-shades" }, shades));
-  group.append(draw("rect", { x: left, y: 8, width: wide, height: 9, rx: 2, fill: "url(#drift-shades)", class: "plain" }));
+  const group = draw("g", { class: "axes" }, draw("linearGradient", { id }, shades));
+  group.append(draw("rect", { x: left, y: 8, width: wide, height: 9, rx: 2, fill: `url(#${id})`, class: "plain" }));
   for (const { value, label } of ticks(bar, 3)) group.append(text(bar.at(value), 31, label, { "text-anchor": "middle" }));
   group.append(text(left - 8, 17, name, { class: "name", "text-anchor": "end" }));
   return group;

@@ -13,12 +13,13 @@ function settled(data) {
   });
   const recorded = (key) => groups.some((group) => group.runs.some((run) => run.columns?.[key]?.some(isNumber)));
   const named = (value) => list(value).filter((one) => recorded(one.key)).map((one) => ({ ...one, label: one.label ?? one.key }));
-  const rest = Object.fromEntries(["splits", "drift", "sensitivity", "notes", "citations", "tuned", "clients"].map((key) => [key, list(data[key])]));
+  const rest = Object.fromEntries(["splits", "drift", "sensitivity", "notes", "citations", "tuned", "clients",
+    "heterogeneity", "pairs", "bounds", "coverage"].map((key) => [key, list(data[key])]));
   return { ...data, ...rest, title: data.title || "fairlead", groups, axes: named(data.axes), metrics: named(data.metrics) };
 }
 
-const PARTS = [updateHead, updateCurves, updateGoal, updateClients, updateNotes, updateSteps, updateDrift, updateSplit,
-  updateSettings, updateRuns, updateCite];
+const PARTS = [updateHead, updateCurves, updateGoal, updateClients, updateNotes, updateSteps, updateHetero, updateDrift,
+  updatePairs, updateBound, updateSets, updateSplit, updateSettings, updateRuns, updateCite];
 
 /** Show everything anew. */
 function show() {
@@ -58,7 +59,7 @@ function applyTheme() {
   root.dataset.theme = theme();
   byId("theme-words").textContent = preference;
   byId("theme").setAttribute("aria-label", `theme: ${preference}`);
-  if (current) updateDrift(current); // its colours are painted, not styled
+  for (const update of current ? [updateDrift, updatePairs] : []) update(current); // their colours are painted, not styled
 }
 
 /** Draw for paper, or again for the screen. */
@@ -141,6 +142,7 @@ function start() {
   startSteps();
   startMaps();
   startClients();
+  startMeasures();
   show();
   byId("theme").addEventListener("click", nextTheme);
   dark.addEventListener("change", applyTheme);

@@ -99,7 +99,8 @@ function hideNote() {
 /* What the reader has chosen. Missing entries mean: as the data propose. Everything read from the
    address is checked where it is used, so that junk there does no harm. */
 const wish = { hidden: new Set() };
-const WORDS = ["metric", "axis", "band", "smooth", "logx", "logy", "seeds", "goal", "value", "sort", "drift", "split", "beside", "runs", "measure"];
+const WORDS = ["metric", "axis", "band", "smooth", "logx", "logy", "seeds", "goal", "value", "sort", "drift", "split", "beside", "runs", "measure",
+  "hetero", "pairs", "layer", "bound", "sets", "kappa"];
 
 /** Take the switches from the address, once the groups are known. */
 function readAddress(groups) {
