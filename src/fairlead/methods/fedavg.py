@@ -84,7 +84,7 @@ class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
     def round(self, s: Server, cohort: Cohort) -> Server:
         replies, combine = cohort.run(self.local_steps, x=s.x), self.combine()
         up = replies.mean if combine is None else combine(replies)
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # x ← x + η_g·mean Q(y − x)
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # lines 14-15, of Q(y − x)
         return Server(x=x, slots=slots)
 
     def local_steps(self, client: Client[Kept], x: Tensor) -> Drift | tuple[Drift, Kept]:
@@ -92,8 +92,8 @@ class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
         slots = optimizer.begin(client, x)
         for step in client.steps(self.lr):
             d, slots = optimizer.next(step, y, self.direction(step, y, x), slots)
-            y = step.at(y - step.lr * d)
-        sent = client.encode(Drift(dy=y - x), self.compressor)
+            y = step.at(y - step.lr * d)  # line 10
+        sent = client.encode(Drift(dy=y - x), self.compressor)  # line 12
         return (sent, Kept(slots=slots)) if optimizer.keep else sent
 
     def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:

@@ -78,11 +78,11 @@ class FedLOMO(Algorithm[Server, Memory]):
         return Server(x=x)
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        return Server(x=s.x - cohort.run(self.local, w=s.x).mean.a)
+        return Server(x=s.x - cohort.run(self.local, w=s.x).mean.a)  # Algorithm 4, line 7
 
     def local(self, client: Client[Any], w: Tensor) -> Steps:
         (end,) = self.walk(client, w)
-        return client.encode(Steps(a=w - end), self.compressor)
+        return client.encode(Steps(a=w - end), self.compressor)  # Algorithm 5, line 10
 
     def walk(self, client: Client[Any], *starts: Tensor) -> list[Tensor]:
         """The local steps from every starting point, on the same batches (Algorithm 2)."""
@@ -169,7 +169,8 @@ class FedGLOMO(Algorithm[GlobalServer, Memory]):
     def pair(self, client: Client[Any], w: Tensor, last: Tensor) -> Pair:
         end, end_last = self._walk(client, w, last)
         a, b = w - end, last - end_last
-        return client.encode(Pair(a=a, difference=a - b), self.compressor)  # separate noise
+        # separate noise for both
+        return client.encode(Pair(a=a, difference=a - b), self.compressor)  # line 10
 
     def combined(self, client: Client[Any], w: Tensor, last: Tensor, beta: float) -> Mixed:
         end, end_last = self._walk(client, w, last)

@@ -143,9 +143,9 @@ class ScaffoldS(Algorithm[Server, Memory]):
         return Server(x=x)
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        g = cohort.run(self.anchor, z=s.x).mean.g
+        g = cohort.run(self.anchor, z=s.x).mean.g  # Algorithm 2: G(z̃)
         dz = cohort.run(self.local, z=s.x, g=g).mean.dy
-        return Server(x=s.x + cohort.rate(self.server_lr) * dz)
+        return Server(x=s.x + cohort.rate(self.server_lr) * dz)  # Algorithm 2: z̃
 
     def anchor(self, client: Client[Any], z: Tensor) -> Anchor:
         return Anchor(g=client.grad(z))
@@ -153,5 +153,5 @@ class ScaffoldS(Algorithm[Server, Memory]):
     def local(self, client: Client[Any], z: Tensor, g: Tensor) -> Drift:
         y = z
         for step in client.steps(self.lr):
-            y = step.at(y - step.lr * (step.grad(y) - step.grad(z) + g))
+            y = step.at(y - step.lr * (step.grad(y) - step.grad(z) + g))  # Algorithm 2: z_i
         return Drift(dy=y - z)
