@@ -18,7 +18,7 @@ from handbook.entry import Cost
 from handbook.page import FOLDER, INDEX, command, example, indexed, page
 from handbook.pictures import draw, shrunk, walks
 
-MAKE = "run PYTHONPATH=src:tools python -m handbook"
+MAKE = "run make pages"
 
 
 def stored(name: str) -> str:
