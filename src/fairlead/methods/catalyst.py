@@ -42,7 +42,15 @@ class Centred(State):
 
 @dataclass(frozen=True)
 class Catalyst(Algorithm[Centred, Memory]):
-    """Another method with a proximal term around a centre that moves every few rounds."""
+    """Another method with a proximal term around a centre that moves every few rounds.
+
+    >>> import fairlead as fl
+    >>> game = fl.problems.quadratic_game(clients=4, mu=0.1)
+    >>> run = fl.train(game, fl.Catalyst(fl.ScaffoldS(lr=0.05), theta="theory"), rounds=5, steps=5)
+    >>> known = game.constants
+    >>> round(run.algorithm.theta - (known.beta - known.mu), 9)  # θ = β − μ
+    0.0
+    """
 
     paper: ClassVar[str] = "saddle"
     method: Algorithm[Any, Any]

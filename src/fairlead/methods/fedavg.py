@@ -103,7 +103,14 @@ class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg with a proximal term that keeps clients near the server's model."""
+    """FedAvg with a proximal term that keeps clients near the server's model.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.theorem2(gradient=10.0)
+    >>> runs = [fl.train(task, FedProx(lr=0.1, mu=mu), rounds=50, steps=10) for mu in (0.0, 5.0)]
+    >>> bool(runs[1].history.last("distance") < runs[0].history.last("distance"))  # less drift
+    True
+    """
 
     paper: ClassVar[str] = "fedprox"
     mu: float = 1.0
@@ -119,7 +126,14 @@ class FedProx(FedAvg):
 
 @dataclass(frozen=True)
 class FedPAQ(FedAvg):
-    """FedAvg whose clients send quantized steps."""
+    """FedAvg whose clients send quantized steps.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=4, dim=1000)
+    >>> runs = [fl.train(task, m(lr=0.1), rounds=1, steps=2) for m in (fl.FedAvg, FedPAQ)]
+    >>> round(runs[0].ledger.up / runs[1].ledger.up)  # 64 bits per number against 3
+    21
+    """
 
     paper: ClassVar[str] = "fedpaq"
     compressor: Compressor | None = field(default_factory=QSGD, kw_only=True)

@@ -58,6 +58,12 @@ class FedLOMO(Algorithm[Server, Memory]):
     """FedAvg with local variance-reducing momentum, started from a full gradient.
 
     first_batch: samples for the first gradient (256 in the paper's experiments); None for all.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=4)
+    >>> runs = [fl.train(task, m(lr=0.1), rounds=5, steps=5) for m in (fl.FedAvg, FedLOMO)]
+    >>> bool((runs[0].x - runs[1].x).abs().max() < 1e-12)  # on whole batches it is FedAvg
+    True
     """
 
     paper: ClassVar[str] = "fedglomo"
