@@ -107,7 +107,7 @@ class FedProx(FedAvg):
 
     >>> import fairlead as fl
     >>> task = fl.problems.theorem2(gradient=10.0)
-    >>> runs = [fl.train(task, FedProx(lr=0.1, mu=mu), rounds=50, steps=10) for mu in (0.0, 5.0)]
+    >>> runs = [fl.train(task, FedProx(lr=0.1, mu=mu), rounds=20, steps=10) for mu in (0.0, 5.0)]
     >>> bool(runs[1].history.last("distance") < runs[0].history.last("distance"))  # less drift
     True
     """
@@ -129,10 +129,10 @@ class FedPAQ(FedAvg):
     """FedAvg whose clients send quantized steps.
 
     >>> import fairlead as fl
-    >>> task = fl.problems.random_quadratics(clients=4, dim=1000)
+    >>> task = fl.problems.random_quadratics(clients=4, dim=100)
     >>> runs = [fl.train(task, m(lr=0.1), rounds=1, steps=2) for m in (fl.FedAvg, FedPAQ)]
     >>> round(runs[0].ledger.up / runs[1].ledger.up)  # 64 bits per number against 3
-    21
+    17
     """
 
     paper: ClassVar[str] = "fedpaq"

@@ -50,8 +50,8 @@ class FedDyn(LocalSteps, Algorithm[Server, Kept]):
 
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(clients=6, gradient=5.0)
-    >>> runs = [fl.train(task, m, rounds=100, steps=10) for m in (fl.FedAvg(0.2), FedDyn(0.2, alpha=1.0))]
-    >>> [bool(run.history.last("distance") < 1e-3) for run in runs]
+    >>> runs = [fl.train(task, m, rounds=30, steps=10) for m in (fl.FedAvg(0.2), FedDyn(0.2, alpha=1.0))]
+    >>> [bool(run.history.last("distance") < 0.1) for run in runs]
     [False, True]
     """
 

@@ -79,9 +79,9 @@ class Mime(Algorithm[Server, Memory]):
 
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(clients=6, gradient=5.0)
-    >>> run = fl.train(task, Mime(lr=0.2, beta=0.5), rounds=60, steps=5)
-    >>> run.counters.exchanges, bool(run.history.last("distance") < 1e-3)
-    (120, True)
+    >>> run = fl.train(task, Mime(lr=0.2, beta=0.5), rounds=20, steps=5)
+    >>> run.counters.exchanges, bool(run.history.last("distance") < 0.1)
+    (40, True)
     """
 
     paper: ClassVar[str] = "mime"

@@ -106,7 +106,7 @@ class MirrorProx(MirrorDescent):
 
     >>> import fairlead as fl
     >>> game = fl.problems.bilinear_game(clients=4)
-    >>> runs = [fl.train(game, m(lr=0.3), rounds=40, steps=1) for m in (fl.MirrorDescent, fl.MirrorProx)]
+    >>> runs = [fl.train(game, m(lr=0.3), rounds=15, steps=1) for m in (fl.MirrorDescent, fl.MirrorProx)]
     >>> bool(runs[1].history.last("distance") < runs[0].history.last("distance"))
     True
     """
@@ -125,7 +125,7 @@ class ExtraStep(FedAvg):
 
     >>> import fairlead as fl
     >>> game = fl.problems.bilinear_game(clients=4)
-    >>> runs = [fl.train(game, m(lr=0.1), rounds=20, steps=5) for m in (fl.FedAvg, fl.ExtraStep)]
+    >>> runs = [fl.train(game, m(lr=0.1), rounds=3, steps=5) for m in (fl.FedAvg, fl.ExtraStep)]
     >>> runs[1].counters.gradients // runs[0].counters.gradients  # it looks ahead in every step
     2
     """
@@ -154,8 +154,8 @@ class ScaffoldS(Algorithm[Server, Memory]):
 
     >>> import fairlead as fl
     >>> game = fl.problems.quadratic_game(clients=4, zeta=5.0)
-    >>> runs = [fl.train(game, m(lr=0.1), rounds=100, steps=5) for m in (fl.FedAvg, fl.ScaffoldS)]
-    >>> [bool(run.history.last("distance") < 1e-3) for run in runs]
+    >>> runs = [fl.train(game, m(lr=0.1), rounds=30, steps=5) for m in (fl.FedAvg, fl.ScaffoldS)]
+    >>> [bool(run.history.last("distance") < 0.03) for run in runs]
     [False, True]
     """
 

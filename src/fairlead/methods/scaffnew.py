@@ -54,8 +54,8 @@ class Scaffnew(Algorithm[Server, Kept]):
 
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(clients=6, gradient=5.0)
-    >>> run = fl.train(task, Scaffnew(lr=0.5, p=0.2), rounds=60, steps=fl.Geometric(0.2))
-    >>> bool(run.history.last("distance") < 1e-3)
+    >>> run = fl.train(task, Scaffnew(lr=0.5, p=0.2), rounds=30, steps=fl.Geometric(0.2))
+    >>> bool(run.history.last("distance") < 0.1)
     True
     """
 

@@ -206,7 +206,7 @@ def compare(
     >>> import fairlead as fl
     >>> task = fl.problems.random_quadratics(clients=6, gradient=10.0)
     >>> methods = [fl.FedAvg(lr=0.5), fl.Scaffold(lr=0.5)]
-    >>> result = fl.compare(task, methods, rounds=60, steps=5, target={"distance": 1e-2}, progress=False)
+    >>> result = fl.compare(task, methods, rounds=20, steps=5, progress=False)
     >>> [row["method"] for row in result.table()]
     ['FedAvg', 'Scaffold']
     """
