@@ -6,6 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+def prose(text: str) -> str:
+    """Text whose stars are stars in Markdown too; code stays as it is.
+
+    >>> print(prose("x* of `a*b`"))
+    x\\* of `a*b`
+    """
+    parts = text.split("`")
+    return "`".join(part if k % 2 else part.replace("*", r"\*") for k, part in enumerate(parts))
+
+
 @dataclass(frozen=True, eq=False)
 class Picture:
     """Two methods on a problem in the plane: what goes wrong, and what the method does about it.

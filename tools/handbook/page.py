@@ -9,7 +9,7 @@ from fairlead.methods import PRESETS
 from fairlead.methods.citations import PAPERS
 from handbook import cost, source, theorems
 from handbook.entries import ENTRIES
-from handbook.entry import Entry
+from handbook.entry import Entry, prose
 from handbook.pictures import caption
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +26,9 @@ def page(entry: Entry) -> str:
         f"# {entry.title}",
         f"`fl.{cls.__name__}` · `--method {entry.name}` · {paper.short}, {entry.where}",
         f"**{entry.line[0].upper()}{entry.line[1:]}.**",
-        f"{entry.idea}",
+        prose(entry.idea),
         f"![{entry.title}: {entry.line}](pictures/{entry.name}.svg)",
-        caption(entry),
+        prose(caption(entry)),
         "## Try it",
         f"```python\n{example(entry)}```",
         command(entry),
@@ -82,7 +82,7 @@ def _preset(name: str) -> str:
 
 
 def _list(sentences: tuple[str, ...]) -> str:
-    return "\n".join(f"- {sentence}" for sentence in sentences)
+    return "\n".join(f"- {prose(sentence)}" for sentence in sentences)
 
 
 def _code(entry: Entry) -> str:

@@ -9,7 +9,7 @@ import torch
 
 import fairlead as fl
 from fairlead.theory import Bound, Constants, Settings
-from handbook.entry import Entry
+from handbook.entry import Entry, prose
 from handbook.pictures import made
 
 CLIENTS, STEPS, ROUNDS = 10, 5, 60
@@ -80,7 +80,7 @@ def _bound(name: str, known: Constants, settings: Settings) -> Bound:
 def section(entry: Entry) -> str:
     """The section of the page."""
     if not entry.theorems:
-        return entry.theory_note
+        return prose(entry.theory_note)
     where = (
         f"`fl.problems.quadratic_game(clients={CLIENTS}, pairwise=True)`" if entry.game
         else "the demo's task (softmax regression on digits, ten clients split by label, batches of a fifth of their data)"
@@ -88,18 +88,18 @@ def section(entry: Entry) -> str:
     known = constants(entry)
     words = [
         f"With lr = {step_size(entry):g}, {STEPS} local steps, all {CLIENTS} clients and {ROUNDS} rounds on {where}, where "
-        f"{_constants(known, entry)}:"
+        f"{prose(_constants(known, entry))}:"
     ]
     rows = ["| theorem | condition | left | right | |", "|---|---|---|---|---|"]
     for ours, _ in bounds(entry):
         for condition in ours.conditions:
             verdict = "holds" if condition.holds else "**fails**"
             rows.append(
-                f"| {ours.theorem} | {condition.words} | {condition.left:.2g} | {condition.right:.2g} | {verdict} |"
+                f"| {ours.theorem} | {prose(condition.words)} | {condition.left:.2g} | {condition.right:.2g} | {verdict} |"
             )
     words.append("\n".join(rows))
-    words.append("\n".join(f"- {_verdict(ours, own, entry)}" for ours, own in bounds(entry)))
-    return "\n\n".join([*words, entry.theory_note] if entry.theory_note else words)
+    words.append("\n".join(f"- {prose(_verdict(ours, own, entry))}" for ours, own in bounds(entry)))
+    return "\n\n".join([*words, prose(entry.theory_note)] if entry.theory_note else words)
 
 
 def _constants(known: Constants, entry: Entry) -> str:
