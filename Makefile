@@ -7,7 +7,7 @@ BENCH ?=
 DEMO ?=
 DEPLOY ?= -k "not real_processes or SCAFFOLD"
 
-.PHONY: setup demo test chaos test-deploy lint bench speed docs wheel clean
+.PHONY: setup demo test chaos test-deploy lint bench pages speed docs wheel clean
 
 setup: $(VENV)/ready
 
@@ -53,6 +53,9 @@ bench: setup
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/processes.py
 	$(BIN)/python benchmarks/measures.py
+
+pages: setup  # docs/methods, from the methods' code and entries in tools/handbook
+	PYTHONPATH=tools $(BIN)/python -m handbook
 
 speed: setup  # docs/speed.md, from the measurements in benchmarks/results
 	$(BIN)/python benchmarks/page.py

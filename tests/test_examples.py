@@ -61,6 +61,31 @@ def test_snippets_run(code: str, commands: str, tmp_path, monkeypatch) -> None:
         assert result.exit_code == 0, result.output
 
 
+SHORT = {
+    "vision": ((1,), r"FedPVR +0\.\d+ +\d"),
+    "tabular": (("", "ill", "hospital", 3), r"\| Scaffold \|(.|\n)*client_accuracy"),
+    "text": ((1, (0.5,)), r"50% Scaffold +0\.\d+"),
+    "saddle": ((5,), r"SCAFFOLD-Catalyst-S +0\.\d+ +10 "),
+    "deploy": ((2,), r"differ by (0\.0e\+00|\d\.\de-1\d) after 2 rounds"),
+}
+"""A short form of each example, and what it prints."""
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_examples_run(name: str, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    given, printed = SHORT[name]
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"](*given)
+    assert re.search(printed, capsys.readouterr().out)
+
+
+def test_examples_fit_on_a_screen() -> None:
+    for name in SHORT:
+        assert (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").count("\n") <= 60, (
+            name
+        )
+
+
 def test_own_method_runs_everywhere(tmp_path, monkeypatch) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "own_method.py"))
     method = example["StickyAvg"](lr=0.1)

@@ -9,11 +9,24 @@ from typing import Any
 
 
 class FairleadError(ValueError):
-    """An invalid setting, task or run, explained in one sentence."""
+    """An invalid setting, task or run, explained in one sentence.
+
+    >>> import fairlead as fl
+    >>> fl.FedProx(lr=0.1, mu=-1.0)
+    Traceback (most recent call last):
+    ...
+    fairlead.errors.FairleadError: mu is -1.0: must be at least 0
+    """
 
 
 class Diverged(FairleadError):
-    """A run whose iterates are no longer finite."""
+    """A run whose iterates are no longer finite.
+
+    >>> import fairlead as fl
+    >>> run = fl.train(fl.problems.theorem2(), fl.FedAvg(lr=50.0), rounds=200, steps=10)
+    >>> run.stopped, isinstance(run.error, Diverged)
+    ('diverged', True)
+    """
 
 
 class Lost(FairleadError):

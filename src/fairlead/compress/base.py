@@ -45,7 +45,21 @@ class Noise:
 
 
 class Compressor(ABC):
-    """Turns vectors into codes and back."""
+    """Turns vectors into codes and back.
+
+    A compressor of your own that sends signs and one length:
+
+    >>> class Signs(Compressor):
+    ...     unbiased = False
+    ...     def encode(self, v, noise):
+    ...         return {"length": v.abs().mean(-1, keepdim=True), "signs": v >= 0}
+    ...     def decode(self, code, d, dtype, noise):
+    ...         return code["length"] * (2 * code["signs"].to(dtype) - 1)
+    >>> signs, noise = Signs(), Noise(torch.tensor([[1, 2]]))
+    >>> code = signs.encode(torch.tensor([[3.0, 1.0, -2.0]]), noise)
+    >>> signs.decode(code, 3, torch.float32, noise)
+    tensor([[ 2.,  2., -2.]])
+    """
 
     nominal: ClassVar[float | None] = None
     unbiased: ClassVar[bool] = True
@@ -94,7 +108,11 @@ def from_raw(data: bytes, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class Identity(Compressor):
-    """No compression."""
+    """No compression.
+
+    >>> Identity().nominal_bits(10, torch.float32)
+    320
+    """
 
     def encode(self, v: Tensor, noise: Noise) -> Code:
         return {"v": v}
@@ -108,7 +126,12 @@ class Identity(Compressor):
 
 @dataclass(frozen=True)
 class BFloat16(Compressor):
-    """Every coordinate rounded to bfloat16."""
+    """Every coordinate rounded to bfloat16.
+
+    >>> code = BFloat16().encode(torch.tensor([[1.001, 2.0]]), Noise(torch.tensor([[1, 2]])))
+    >>> code["v"], BFloat16().size(code, 2)
+    (tensor([[1., 2.]], dtype=torch.bfloat16), 32)
+    """
 
     nominal: ClassVar[float | None] = 16
     unbiased: ClassVar[bool] = False

@@ -25,7 +25,13 @@ def _count(k: int | float, d: int) -> int:
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The k largest coordinates (a count, or a fraction of d) and their indices."""
+    """The k largest coordinates (a count, or a fraction of d) and their indices.
+
+    >>> from fairlead.compress import Noise
+    >>> noise, v = Noise(torch.tensor([[1, 2]])), torch.tensor([[1.0, -5.0, 0.5, 3.0]])
+    >>> TopK(2).decode(TopK(2).encode(v, noise), 4, torch.float32, noise)
+    tensor([[ 0., -5.,  0.,  3.]])
+    """
 
     k: int | float = 0.01
     unbiased: ClassVar[bool] = False
@@ -63,7 +69,14 @@ class TopK(Compressor):
 @dataclass(frozen=True)
 class RandK(Compressor):
     """k random coordinates, scaled by d/k to be unbiased. Their indices come from the seed that
-    both sides share, so they are not sent."""
+    both sides share, so they are not sent.
+
+    >>> from fairlead.compress import Noise
+    >>> noise, v = Noise(torch.tensor([[1, 2]])), torch.ones(1, 4)
+    >>> sent = RandK(1).decode(RandK(1).encode(v, noise), 4, torch.float32, noise)
+    >>> sent.sum()  # one coordinate, four times as large
+    tensor(4.)
+    """
 
     k: int | float = 0.01
 

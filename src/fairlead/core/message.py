@@ -82,7 +82,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Message:
-    """One client's upload, or a broadcast to it."""
+    """One client's upload, or a broadcast to it.
+
+    >>> sent = Message("FedAvg", "local", 3, 0, 7, (Field.plain("dy", torch.ones(2)),))
+    >>> Message.unpack(sent.pack()).value("dy")
+    tensor([1., 1.])
+    """
 
     method: str
     program: str

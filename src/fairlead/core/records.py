@@ -72,18 +72,38 @@ class Record:
 
 
 class State(Record):
-    """What the server keeps between rounds. `x` is the model."""
+    """What the server keeps between rounds. `x` is the model.
+
+    >>> import fairlead as fl
+    >>> run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=2, steps=3)
+    >>> list(run.state.tensors())  # the model and the server's control variate
+    ['x', 'c']
+    """
 
     x: Tensor
 
 
 class Memory(Record):
-    """What one client keeps between the rounds it takes part in."""
+    """What one client keeps between the rounds it takes part in.
+
+    >>> import fairlead as fl
+    >>> run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=2, steps=3)
+    >>> kept = run.client_states()  # one row per client
+    >>> bool((kept.c.mean(0) - run.state.c).abs().max() < 1e-12)
+    True
+    """
 
 
 class Upload(Record):
     """What one client sends; the server sees means over the clients that answered. An upload without
-    fields is an acknowledgement: the exchange only informs clients."""
+    fields is an acknowledgement: the exchange only informs clients.
+
+    >>> import torch
+    >>> class Moved(Upload):
+    ...     dy: Tensor
+    >>> Moved(dy=torch.ones(2)).drift()
+    tensor([1., 1.])
+    """
 
     each: ClassVar[tuple[str, ...]] = ()
     """Fields that the server sees client by client, as rows, instead of their mean: for measures."""

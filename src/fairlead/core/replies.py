@@ -23,6 +23,13 @@ class Replies(Generic[U]):
     `each` and what is made of it are for methods whose `sees_each` says so. `mean` has the run's weights;
     in `median`, `trimmed_mean` and `clipped_mean` every client counts once, as a weight is something that a
     hostile client could choose, and that would have to be private.
+
+    >>> class Moved(Upload):
+    ...     dy: Tensor
+    >>> rows = Moved(dy=torch.tensor([[1.0], [2.0], [90.0]]))
+    >>> replies = Replies(Moved(dy=torch.tensor([31.0])), 3, 0.3, torch.full((3,), 1 / 3), rows, torch.zeros_like)
+    >>> replies.mean.dy, replies.median.dy, replies.trimmed_mean(0.3).dy
+    (tensor([31.]), tensor([2.]), tensor([2.]))
     """
 
     mean: U

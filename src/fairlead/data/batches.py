@@ -77,7 +77,11 @@ class Draw:
 @dataclass(frozen=True)
 class Geometric:
     """A random number of local steps, the same for all clients in a round: after each step they
-    stop with probability p."""
+    stop with probability p.
+
+    >>> [Geometric(0.2).draw(seed=0, round=k) for k in range(4)]
+    [1, 3, 1, 5]
+    """
 
     p: float
 
@@ -101,6 +105,12 @@ class Batches:
     drop_last: skip an epoch's short last batch (unless it is the client's only one).
     replay: explicit batches, `table[round, client]` or `table(round, client)`: a list of index
         lists into the client's own samples.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.synthetic_logistic(clients=2, samples=10)
+    >>> run = fl.train(task, fl.FedAvg(lr=0.1), rounds=1, batch_size=4, epochs=2)  # 4 + 4 + 2 samples, twice
+    >>> run.counters.gradients, run.counters.steps
+    (40, 6)
     """
 
     batch_size: int | float | None = None

@@ -52,7 +52,11 @@ class Sampler(ABC):
 
 @dataclass(frozen=True)
 class Everyone(Sampler):
-    """All clients, every round."""
+    """All clients, every round.
+
+    >>> Everyone().cohort(seed=0, round=3, clients=4)
+    array([0, 1, 2, 3])
+    """
 
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
         return np.arange(clients)
@@ -109,7 +113,11 @@ def _uniform(seed: int, rounds: range, clients: int, size: int) -> list[Ids]:
 
 @dataclass(frozen=True)
 class Uniform(Sampler):
-    """A number of clients, or a fraction of them, uniformly without replacement."""
+    """A number of clients, or a fraction of them, uniformly without replacement.
+
+    >>> Uniform(0.2).count(50), Uniform(3).most(clients=50, rounds=10)
+    (10, 30)
+    """
 
     size: int | float
 
@@ -142,7 +150,13 @@ class Uniform(Sampler):
 
 @dataclass(frozen=True)
 class Weighted(Uniform):
-    """Like Uniform, but drawn one by one with probability proportional to `weights`."""
+    """Like Uniform, but drawn one by one with probability proportional to `weights`.
+
+    >>> often = Weighted(1, weights=[1.0, 1.0, 8.0])
+    >>> drawn = [int(often.cohort(seed=0, round=k, clients=3)[0]) for k in range(100)]
+    >>> [drawn.count(client) for client in range(3)]
+    [13, 11, 76]
+    """
 
     weights: Sequence[float] = ()
 
@@ -168,7 +182,11 @@ class Weighted(Uniform):
 
 @dataclass(frozen=True)
 class AllFirst(Uniform):
-    """All clients in the first round, then like Uniform: FedGLOMO's theory requires this."""
+    """All clients in the first round, then like Uniform: FedGLOMO's theory requires this.
+
+    >>> [len(AllFirst(2).cohort(seed=0, round=k, clients=5)) for k in (0, 1, 2)]
+    [5, 2, 2]
+    """
 
     def cohort(self, seed: int, round: int, clients: int) -> Ids:
         return np.arange(clients) if round == 0 else super().cohort(seed, round, clients)
@@ -222,7 +240,11 @@ class Always(Sampler):
 
 @dataclass(frozen=True)
 class Replay(Sampler):
-    """Given cohorts, one list of client ids per round."""
+    """Given cohorts, one list of client ids per round.
+
+    >>> Replay([[0, 2], [1]]).cohort(seed=7, round=0, clients=3)
+    array([0, 2])
+    """
 
     lists: Sequence[Sequence[int]]
 

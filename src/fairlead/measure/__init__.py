@@ -1,4 +1,10 @@
-"""What makes methods win or lose: heterogeneity, curvature, noise, drift, and conformal prediction."""
+"""What makes methods win or lose: heterogeneity, curvature, noise, drift, and conformal prediction.
+
+>>> import fairlead as fl
+>>> task = fl.problems.random_quadratics(clients=6, delta=0.2, gradient=2.0)
+>>> round(fl.measure.curvature(task)["delta"], 6), round(fl.measure.zeta_star(task), 6)
+(0.2, 2.0)
+"""
 
 from fairlead.measure.against import Against, against
 from fairlead.measure.bounds import Bounds, dissimilarity_bounds

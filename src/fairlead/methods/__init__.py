@@ -47,6 +47,7 @@ METHODS: dict[str, Any] = {
     "scaffold-s": ScaffoldS,
     "catalyst": Catalyst,
 }
+"""The methods by the name that the command line knows."""
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg-m": ("fedavg", {"momentum": 0.9}),

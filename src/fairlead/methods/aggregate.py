@@ -3,6 +3,12 @@
 `FedAvg(lr=0.1, aggregate=fl.aggregate.Median())`; any function of `fl.Replies` that returns an upload is one.
 Clients send the same as ever, so the ledger does not change. Only uploads are aggregated this way: the
 statistics of BatchNorm layers are still averaged.
+
+>>> import fairlead as fl
+>>> task = fl.problems.quadratics([[[1.0]]] * 5, [[0.0], [0.1], [0.2], [0.3], [90.0]])  # one client is off
+>>> runs = [fl.train(task, fl.FedAvg(lr=0.5, aggregate=a), rounds=20) for a in (None, fl.aggregate.Median())]
+>>> [round(float(run.x), 1) for run in runs]
+[18.1, 0.2]
 """
 
 from __future__ import annotations

@@ -42,7 +42,15 @@ class Centred(State):
 
 @dataclass(frozen=True)
 class Catalyst(Algorithm[Centred, Memory]):
-    """Another method with a proximal term around a centre that moves every few rounds."""
+    """Another method with a proximal term around a centre that moves every few rounds.
+
+    >>> import fairlead as fl
+    >>> game = fl.problems.quadratic_game(clients=4, mu=0.1)
+    >>> run = fl.train(game, fl.Catalyst(fl.ScaffoldS(lr=0.05), theta="theory"), rounds=5, steps=5)
+    >>> known = game.constants
+    >>> round(run.algorithm.theta - (known.beta - known.mu), 9)  # θ = β − μ
+    0.0
+    """
 
     paper: ClassVar[str] = "saddle"
     method: Algorithm[Any, Any]
@@ -119,7 +127,7 @@ class Catalyst(Algorithm[Centred, Memory]):
         return replace(s, x=inner.x, inner=inner)
 
     def round(self, s: Centred, cohort: Cohort) -> Centred:
-        inner = self.method.round(s.inner, _Held(cohort, s))
+        inner = self.method.round(s.inner, _Held(cohort, s))  # Algorithm 3: SCAFFOLD-S on f_i^θ
         z, age, move = inner.x, s.age + 1, (inner.x - s.x).norm()
         first = torch.where(age == 1, move, s.first)
         on = (age >= self.inner_rounds) | ((age > 1) & (move < self.decrease * first))
@@ -153,7 +161,7 @@ class _HeldClient(Client[Any]):
         self.memory = client.memory
 
     def pulled(self, g: Tensor, z: Tensor) -> Tensor:
-        return g + self.theta * (z - self.centre)
+        return g + self.theta * (z - self.centre)  # Algorithm 3: the mapping of f_i^θ
 
     @property
     def moved(self) -> Any:

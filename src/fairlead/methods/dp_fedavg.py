@@ -20,6 +20,9 @@ class DPFedAvg(FedAvg):
     """FedAvg whose clients' steps are clipped, and whose server adds noise.
 
     norm: C, the largest norm of a client's step. noise: z, the noise multiplier.
+
+    >>> DPFedAvg(lr=0.1, norm=0.5, noise=1.1).combine()
+    ClippedMean(norm=0.5, noise=1.1)
     """
 
     paper: ClassVar[str] = "dp-fedavg"

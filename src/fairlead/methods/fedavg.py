@@ -84,7 +84,7 @@ class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
     def round(self, s: Server, cohort: Cohort) -> Server:
         replies, combine = cohort.run(self.local_steps, x=s.x), self.combine()
         up = replies.mean if combine is None else combine(replies)
-        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # x ← x + η_g·mean Q(y − x)
+        x, slots = self.advance(s.x, up.dy, s.slots, cohort)  # lines 14-15, of Q(y − x)
         return Server(x=x, slots=slots)
 
     def local_steps(self, client: Client[Kept], x: Tensor) -> Drift | tuple[Drift, Kept]:
@@ -92,8 +92,8 @@ class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
         slots = optimizer.begin(client, x)
         for step in client.steps(self.lr):
             d, slots = optimizer.next(step, y, self.direction(step, y, x), slots)
-            y = step.at(y - step.lr * d)
-        sent = client.encode(Drift(dy=y - x), self.compressor)
+            y = step.at(y - step.lr * d)  # line 10
+        sent = client.encode(Drift(dy=y - x), self.compressor)  # line 12
         return (sent, Kept(slots=slots)) if optimizer.keep else sent
 
     def direction(self, step: Step, y: Tensor, x: Tensor) -> Tensor:
@@ -103,7 +103,14 @@ class FedAvg(LocalMomentum, Algorithm[Server, Kept]):
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg with a proximal term that keeps clients near the server's model."""
+    """FedAvg with a proximal term that keeps clients near the server's model.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.theorem2(gradient=10.0)
+    >>> runs = [fl.train(task, FedProx(lr=0.1, mu=mu), rounds=20, steps=10) for mu in (0.0, 5.0)]
+    >>> bool(runs[1].history.last("distance") < runs[0].history.last("distance"))  # less drift
+    True
+    """
 
     paper: ClassVar[str] = "fedprox"
     mu: float = 1.0
@@ -119,7 +126,14 @@ class FedProx(FedAvg):
 
 @dataclass(frozen=True)
 class FedPAQ(FedAvg):
-    """FedAvg whose clients send quantized steps."""
+    """FedAvg whose clients send quantized steps.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=4, dim=100)
+    >>> runs = [fl.train(task, m(lr=0.1), rounds=1, steps=2) for m in (fl.FedAvg, FedPAQ)]
+    >>> round(runs[0].ledger.up / runs[1].ledger.up)  # 64 bits per number against 3
+    17
+    """
 
     paper: ClassVar[str] = "fedpaq"
     compressor: Compressor | None = field(default_factory=QSGD, kw_only=True)

@@ -36,7 +36,14 @@ class Normalized(Upload):
 
 @dataclass(frozen=True)
 class FedNova(Algorithm[Server, Memory]):
-    """FedAvg over clients' mean directions, so that more local steps do not mean more weight."""
+    """FedAvg over clients' mean directions, so that more local steps do not mean more weight.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.quadratics([[[1.0]], [[1.0]]], [[-1.0], [1.0]])  # optima −1 and 1, x* = 0
+    >>> runs = [fl.train(task, m(lr=0.02), rounds=30, steps=[1, 9]) for m in (fl.FedAvg, FedNova)]
+    >>> [bool(run.x.abs() < 0.05) for run in runs]  # nine steps count nine times, or once
+    [False, True]
+    """
 
     paper: ClassVar[str] = "fednova"
     refuses: ClassVar[Mapping[str, str]] = {

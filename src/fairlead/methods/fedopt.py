@@ -87,7 +87,11 @@ class FedOpt(LocalSteps, Algorithm[Server, Kept]):
 
 @dataclass(frozen=True)
 class FedAdagrad(FedOpt):
-    """FedAvg with Adagrad at the server."""
+    """FedAvg with Adagrad at the server.
+
+    >>> FedAdagrad(lr=0.1).second(torch.tensor(1.0), torch.tensor(4.0))  # v and the squared mean step
+    tensor(5.)
+    """
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
@@ -95,7 +99,11 @@ class FedAdagrad(FedOpt):
 
 @dataclass(frozen=True)
 class FedAdam(FedOpt):
-    """FedAvg with Adam at the server."""
+    """FedAvg with Adam at the server.
+
+    >>> FedAdam(lr=0.1, beta2=0.9).second(torch.tensor(1.0), torch.tensor(4.0))  # v and the squared mean step
+    tensor(1.3000)
+    """
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
@@ -103,7 +111,11 @@ class FedAdam(FedOpt):
 
 @dataclass(frozen=True)
 class FedYogi(FedOpt):
-    """FedAvg with Yogi at the server."""
+    """FedAvg with Yogi at the server.
+
+    >>> FedYogi(lr=0.1, beta2=0.9).second(torch.tensor(1.0), torch.tensor(4.0))  # v and the squared mean step
+    tensor(1.4000)
+    """
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()

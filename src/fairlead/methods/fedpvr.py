@@ -60,6 +60,12 @@ class FedPVR(LocalMomentum, Algorithm[Server, Kept]):
     option, warm_start: as in `Scaffold`, on the part; the paper has "II" without a warm start.
     momentum, momentum_reset, local: of the other layers, as in `FedAvg`; the paper's experiments use a
         momentum of 0.9.
+
+    >>> import fairlead as fl
+    >>> task = fl.tasks.digits(clients=4, model="mlp")
+    >>> run = fl.train(task, FedPVR(lr=0.1, layers=-1), rounds=1, steps=1, batch_size=8)
+    >>> task.dim, run.state.c.shape  # control variates of the last layer only
+    (4810, torch.Size([650]))
     """
 
     paper: ClassVar[str] = "fedpvr"

@@ -5,6 +5,13 @@ m, v: the first and second moments of g     t: steps taken     λ: weight_decay
 
 `FedAvg(lr=0.001, local=fl.local.Adam())` takes the steps of `torch.optim.Adam(lr=0.001)`, and the others
 those of their namesakes there. The step size is the method's, so schedules, grids and `tune` work as ever.
+
+>>> import fairlead as fl
+>>> task = fl.problems.random_quadratics(clients=4)
+>>> adam = fl.FedAvg(lr=0.05, local=fl.local.Adam(clip=1.0, keep=True))
+>>> run = fl.train(task, adam, rounds=3, steps=5)
+>>> sorted(run.client_states([0]).slots)  # what Adam keeps on a client
+['m', 't', 'v']
 """
 
 from __future__ import annotations

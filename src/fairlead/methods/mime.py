@@ -76,6 +76,12 @@ class Mime(Algorithm[Server, Memory]):
 
     optimizer: "sgdm" with `beta`, or "mvr" with the rate `a`. batch: samples for the gradients at the
     model (256 in FedGLOMO's experiments), the same ones for both gradients of MVR; None for all.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=6, gradient=5.0)
+    >>> run = fl.train(task, Mime(lr=0.2, beta=0.5), rounds=20, steps=5)
+    >>> run.counters.exchanges, bool(run.history.last("distance") < 0.1)
+    (40, True)
     """
 
     paper: ClassVar[str] = "mime"
@@ -144,7 +150,16 @@ class Mime(Algorithm[Server, Memory]):
 
 @dataclass(frozen=True)
 class MimeLite(Mime):
-    """Mime without the correction of local gradients, so that one exchange per round is enough."""
+    """Mime without the correction of local gradients, so that one exchange per round is enough.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=6, gradient=5.0)
+    >>> runs = [fl.train(task, m(lr=0.2, beta=0.0), rounds=3, steps=5) for m in (Mime, MimeLite)]
+    >>> [run.counters.exchanges for run in runs]
+    [6, 3]
+    >>> bool((runs[1].x - fl.train(task, fl.FedAvg(lr=0.2), rounds=3, steps=5).x).abs().max() < 1e-12)
+    True
+    """
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         if self.optimizer == "sgdm":

@@ -49,6 +49,12 @@ class MirrorDescent(Algorithm[Server, Memory]):
         SCAFFOLD-S, with γ_l = 0 (Theorem 5) and lr as γ_g.
     geometry: if y is on a simplex, "euclidean" (steps are projected) or "entropy" (weights are
         multiplied by exp(−γ·g) and normalized); ratio: the step size there relative to the rest.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.agnostic(fl.tasks.digits(clients=4))  # client weights on a simplex
+    >>> run = fl.train(task, fl.MirrorDescent(lr=0.5, geometry="entropy"), rounds=3, steps=1)
+    >>> round(float(run.x[-4:].sum()), 5)
+    1.0
     """
 
     paper: ClassVar[str] = "saddle"
@@ -96,7 +102,14 @@ class MirrorDescent(Algorithm[Server, Memory]):
 @dataclass(frozen=True)
 class MirrorProx(MirrorDescent):
     """Minibatch mirror-prox (extragradient): a step to z_½, then from z along the mapping there. Two
-    exchanges per round, which the paper counts as two communications."""
+    exchanges per round, which the paper counts as two communications.
+
+    >>> import fairlead as fl
+    >>> game = fl.problems.bilinear_game(clients=4)
+    >>> runs = [fl.train(game, m(lr=0.3), rounds=15, steps=1) for m in (fl.MirrorDescent, fl.MirrorProx)]
+    >>> bool(runs[1].history.last("distance") < runs[0].history.last("distance"))
+    True
+    """
 
     def round(self, s: Server, cohort: Cohort) -> Server:
         half = self.step(s.x, s.x, cohort)
@@ -108,7 +121,14 @@ class MirrorProx(MirrorDescent):
 
 @dataclass(frozen=True)
 class ExtraStep(FedAvg):
-    """Extra Step Local SGD: FedAvg-S whose local steps look ahead, on the same batch."""
+    """Extra Step Local SGD: FedAvg-S whose local steps look ahead, on the same batch.
+
+    >>> import fairlead as fl
+    >>> game = fl.problems.bilinear_game(clients=4)
+    >>> runs = [fl.train(game, m(lr=0.1), rounds=3, steps=5) for m in (fl.FedAvg, fl.ExtraStep)]
+    >>> runs[1].counters.gradients // runs[0].counters.gradients  # it looks ahead in every step
+    2
+    """
 
     paper: ClassVar[str] = "saddle"
     refuses: ClassVar[Mapping[str, str]] = {
@@ -130,7 +150,14 @@ class ScaffoldS(Algorithm[Server, Memory]):
     point. Two exchanges per round; server_lr is γ_g/γ_l.
 
     On a minimization task with whole batches it is y ← y − η(∇f_i(y) − ∇f_i(x) + ∇f(x)), the update (28) of
-    Karimireddy et al. 2020 that the theorems IV and VIII on SCAFFOLD for quadratics are about."""
+    Karimireddy et al. 2020 that the theorems IV and VIII on SCAFFOLD for quadratics are about.
+
+    >>> import fairlead as fl
+    >>> game = fl.problems.quadratic_game(clients=4, zeta=5.0)
+    >>> runs = [fl.train(game, m(lr=0.1), rounds=30, steps=5) for m in (fl.FedAvg, fl.ScaffoldS)]
+    >>> [bool(run.history.last("distance") < 0.03) for run in runs]
+    [False, True]
+    """
 
     paper: ClassVar[str] = "saddle"
     refuses: ClassVar[Mapping[str, str]] = {
@@ -143,9 +170,9 @@ class ScaffoldS(Algorithm[Server, Memory]):
         return Server(x=x)
 
     def round(self, s: Server, cohort: Cohort) -> Server:
-        g = cohort.run(self.anchor, z=s.x).mean.g
+        g = cohort.run(self.anchor, z=s.x).mean.g  # Algorithm 2: G(z̃)
         dz = cohort.run(self.local, z=s.x, g=g).mean.dy
-        return Server(x=s.x + cohort.rate(self.server_lr) * dz)
+        return Server(x=s.x + cohort.rate(self.server_lr) * dz)  # Algorithm 2: z̃
 
     def anchor(self, client: Client[Any], z: Tensor) -> Anchor:
         return Anchor(g=client.grad(z))
@@ -153,5 +180,5 @@ class ScaffoldS(Algorithm[Server, Memory]):
     def local(self, client: Client[Any], z: Tensor, g: Tensor) -> Drift:
         y = z
         for step in client.steps(self.lr):
-            y = step.at(y - step.lr * (step.grad(y) - step.grad(z) + g))
+            y = step.at(y - step.lr * (step.grad(y) - step.grad(z) + g))  # Algorithm 2: z_i
         return Drift(dy=y - z)

@@ -50,7 +50,14 @@ class Nothing(Upload):
 @dataclass(frozen=True)
 class Scaffnew(Algorithm[Server, Kept]):
     """Local SGD with shifts that are updated once the new model is known. Two exchanges per round;
-    the theory assumes that all clients take part."""
+    the theory assumes that all clients take part.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=6, gradient=5.0)
+    >>> run = fl.train(task, Scaffnew(lr=0.5, p=0.2), rounds=30, steps=fl.Geometric(0.2))
+    >>> bool(run.history.last("distance") < 0.1)
+    True
+    """
 
     paper: ClassVar[str] = "scaffnew"
     refuses: ClassVar[Mapping[str, str]] = {

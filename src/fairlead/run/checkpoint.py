@@ -41,6 +41,14 @@ class Checkpoints:
 
     every: rounds between checkpoints; minutes: time between them, whichever comes first.
     last: how many to keep. first: minutes until the first one, if `minutes` is longer.
+
+    >>> import tempfile
+    >>> import fairlead as fl
+    >>> task, method, folder = fl.problems.theorem2(), fl.Scaffold(lr=0.1), tempfile.mkdtemp()
+    >>> run = fl.train(task, method, rounds=4, steps=3, checkpoints=Checkpoints(folder, every=2))
+    >>> longer = fl.train(task, method, rounds=8, steps=3, resume=folder)
+    >>> bool(longer.x == fl.train(task, method, rounds=8, steps=3).x)
+    True
     """
 
     folder: str | Path

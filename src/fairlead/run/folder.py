@@ -7,6 +7,14 @@ clients.npz         the metrics of every client at the last evaluation, if they 
 measured.json       what was measured and is no single number, such as tables of clients
 track/              event files and ids of trackers (see `fairlead.track`)
 lock                held by the writing process
+
+>>> import tempfile
+>>> import fairlead as fl
+>>> folder = tempfile.mkdtemp() + "/run"
+>>> run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=3, steps=5, out=folder)
+>>> read = fl.runs.read(folder)
+>>> read.status, read.history.last("loss") == run.history.last("loss")
+('rounds', True)
 """
 
 from __future__ import annotations

@@ -36,7 +36,15 @@ from fairlead.task.task import Task
 
 @dataclass(repr=False)
 class Run:
-    """The result of a training run; a notebook shows it as a table and a curve."""
+    """The result of a training run; a notebook shows it as a table and a curve.
+
+    >>> import fairlead as fl
+    >>> run = fl.train(fl.problems.theorem2(), fl.Scaffold(lr=0.1), rounds=5, steps=10)
+    >>> run.rounds, run.stopped, run.counters.exchanges, run.ledger.up
+    (5, 'rounds', 5, 1280)
+    >>> run.history["round"]
+    array([0., 1., 2., 3., 4., 5.])
+    """
 
     task: Task
     algorithm: Algorithm[Any, Any]

@@ -202,6 +202,13 @@ def compare(
         run's clients, so several workers mean one run at a time.
     out: a folder in which every run is written as it goes, and the tables at the end. Given again, the same
         comparison does only what is missing, and ends in the same table; overwrite=True starts anew.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=6, gradient=10.0)
+    >>> methods = [fl.FedAvg(lr=0.5), fl.Scaffold(lr=0.5)]
+    >>> result = fl.compare(task, methods, rounds=20, steps=5, progress=False)
+    >>> [row["method"] for row in result.table()]
+    ['FedAvg', 'Scaffold']
     """
     named = methods if isinstance(methods, Mapping) else labelled(methods)
     if not named:

@@ -54,7 +54,13 @@ class Metric:
 
 @dataclass(frozen=True)
 class Whole:
-    """A metric of all outputs at once, not a mean over samples: (outputs, targets) → a number."""
+    """A metric of all outputs at once, not a mean over samples: (outputs, targets) → a number.
+
+    >>> import torch
+    >>> spread = Whole(lambda outputs, targets: outputs.std(), better="lower")
+    >>> spread.of(torch.tensor([1.0, 1.0, 1.0]), None)
+    tensor(0.)
+    """
 
     of: Function
     better: Better | None = None

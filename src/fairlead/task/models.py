@@ -2,6 +2,11 @@
 
 Weights are drawn on the CPU and then moved, so they are the same on every device. Images are (B, C, H, W)
 floats, text is (B, T) codes. `norm` is "none", "group" or "batch".
+
+>>> import fairlead as fl
+>>> model = fl.models.mlp(64, 32, 10)()
+>>> [tuple(p.shape) for p in model.parameters()]
+[(32, 64), (32,), (10, 32), (10,)]
 """
 
 from __future__ import annotations

@@ -45,6 +45,13 @@ class Distributed(Simulate):
     timeout: seconds after which a rank that does not answer counts as lost.
     backend: of torch.distributed; by default NCCL on GPUs and gloo elsewhere.
     ranks: the processes, if they are not torch.distributed's.
+
+    Without torchrun it is one process, so that a script runs anywhere:
+
+    >>> import fairlead as fl
+    >>> run = fl.train(fl.problems.theorem2(), fl.FedAvg(lr=0.1), rounds=2, steps=3, engine=Distributed())
+    >>> run.session.group.size
+    1
     """
 
     data: Literal["auto", "replicate", "shard"] = "auto"
