@@ -17,7 +17,7 @@ _CLIENT = Template("""\
     volumes:
       - ./certificates/ca.crt:/federation/certificates/ca.crt:ro
       - ./keys/client-$number:/federation/keys/client-$number:ro
-      - ./state:/federation/state
+      - ./state/client-$number:/federation/state/client-$number
 """)
 """A client in the compose file."""
 
