@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import fairlead as fl
@@ -126,19 +126,27 @@ class Processes:
     def kill(self, name: str) -> None:
         """Kill a process with all that it has started, without a chance to say goodbye."""
         process = self.started.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
+        _kill([process.pid, *descendants(process.pid)])
         process.wait(20)
 
     def stop(self) -> None:
-        """End every process that was started here, with its children."""
-        for process in reversed(list(self.started.values())):
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in self.started.values():
+        """End every process that was started here, with all that they have started."""
+        running = [p for p in reversed(list(self.started.values())) if p.poll() is None]
+        others = [pid for process in running for pid in descendants(process.pid)]
+        for process in running:
+            process.terminate()
+        for process in running:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                _kill([process.pid])
+        _kill(others)
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> dict[int, str]:

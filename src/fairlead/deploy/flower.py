@@ -21,6 +21,7 @@ from fairlead.deploy.serve import Server
 from fairlead.deploy.transport import Transport
 from fairlead.errors import FairleadError, needed
 from fairlead.probe import Probe
+from fairlead.run.callbacks import Callback
 from fairlead.run.checkpoint import Checkpoints
 from fairlead.run.result import Run
 from fairlead.task.task import Task
@@ -120,7 +121,7 @@ def server_app(
 
     @app.main()
     def main(grid: Any, context: Any) -> None:
-        logging.getLogger("fairlead").setLevel(logging.INFO)
+        _show_log()
         config = context.run_config
         patience = Patience(
             deadline=float(config.get("deadline", Patience.deadline)),
@@ -135,7 +136,8 @@ def server_app(
                 "out": kept, "resume": "auto", "checkpoints": Checkpoints(kept / "checkpoints", every=1),
             }  # fmt: skip
         server = Server(task(), agreement, GridTransport(grid), patience, remember=remember)
-        run = server.run(int(config["rounds"]), **given)
+        told = [*given.pop("callbacks", ()), Told()]
+        run = server.run(int(config["rounds"]), callbacks=told, **given)
         if names := str(config.get("measure", "")).replace(",", " ").split():
             found = server.measure(run, *(_probe(agreement, name) for name in names))
             for one in found:
@@ -147,6 +149,26 @@ def server_app(
             then(run)
 
     return app
+
+
+class Told(Callback):
+    """Every evaluation in one line of the log, which `flwr log` shows."""
+
+    def row(self, row: Mapping[str, float]) -> None:
+        names = list(row)
+        shown = [*names[1 : names.index("clients") + 1], *(n for n in names if n.endswith("/loss"))]
+        values = ", ".join(f"{name} {row[name]:.4g}" for name in shown)
+        log.info("round %d: %s", row["round"], values)
+
+
+def _show_log() -> None:
+    """Show what the server logs, also where Flower has set up no place for it."""
+    ours = logging.getLogger("fairlead")
+    ours.setLevel(logging.INFO)
+    if not ours.handlers:
+        shown = logging.StreamHandler()
+        shown.setFormatter(logging.Formatter("fairlead: %(message)s"))
+        ours.addHandler(shown)
 
 
 def _probe(agreement: Agreement, name: str) -> Probe:
