@@ -60,7 +60,8 @@ FLOWERS = """
     from torch.nn import functional as F
     from federation.settings import LR, STEPS, data, model
 
-    server, client = ServerApp(), ClientApp()
+    server = ServerApp()
+    client = ClientApp()
 
     @server.main()
     def main(grid, context):
