@@ -36,7 +36,7 @@ $(VENV)-deploy/ready: pyproject.toml constraints.txt
 	touch $@
 
 test-deploy: $(VENV)-deploy/ready
-	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -m "slow or not slow" tests/deploy/test_flower.py $(DEPLOY)
+	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -m slow tests/deploy/test_flower.py $(DEPLOY)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,12 @@ class Federation:
         method: fl.Algorithm[Any, Any],
         batches: fl.Batches | None = None,
         sizes: tuple[int, ...] = SIZES,
+        measures: Sequence[Any] = (),
         **task: Any,
     ) -> None:
         self.folder, self.sizes, self.settings = folder, sizes, task
         self.agreement = Agreement(
-            method, len(sizes), batches or fl.Batches(batch_size=4, steps=3), seed=2
+            method, len(sizes), batches or fl.Batches(batch_size=4, steps=3), 2, tuple(measures)
         )
         self.data = _data(sizes)
         ends = np.cumsum(sizes)

@@ -33,6 +33,14 @@ class Lost(FairleadError):
     """Another process of the run no longer answers."""
 
 
+class Absent(FairleadError):
+    """Some of the clients of an exchange did not answer; `left` are those that did."""
+
+    def __init__(self, left: Any) -> None:
+        super().__init__("some clients did not answer: take the measure again with the others")
+        self.left = left
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> FairleadError:
     """The error for an unknown name, suggesting the closest known one.
 

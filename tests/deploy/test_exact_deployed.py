@@ -93,9 +93,3 @@ def test_buffers_travel(tmp_path: Path) -> None:
     torch.testing.assert_close(run.state.x, there.state.x, rtol=0, atol=1e-10)
     torch.testing.assert_close(run.session.buffers, there.session.buffers, rtol=0, atol=1e-10)
     assert run.history.last("bits") == there.history.last("bits")
-
-
-def test_measures_are_refused(tmp_path: Path) -> None:
-    here = Federation(tmp_path, fl.FedAvg(lr=0.2))
-    with pytest.raises(fl.FairleadError, match="measures are not taken"):
-        here.server().run(1, drift=True)

@@ -2,27 +2,29 @@
 
 import json
 import os
+import random
 import shutil
-import socket
-import subprocess
-import sys
-import textwrap
+import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from small_federation import Federation
+from flower_processes import Processes, descendants, processes
+from small_federation import SIZES, Federation
 
 import fairlead as fl
-from fairlead.deploy.init import write_project
+from fairlead.deploy.book import Book
+from fairlead.deploy.client_folder import ClientFolder
+from fairlead.run.callbacks import named
+from fairlead.run.saved import listed, read
 
 flower = pytest.importorskip(
     "flwr.app", reason='Flower is not installed: pip install "fairlead[deploy]"'
 )
+pytestmark = pytest.mark.slow  # `make test-deploy` runs them
 METHODS = {
     "SCAFFOLD": "fl.Scaffold(lr=0.2)",
     "FedPVR": "fl.FedPVR(lr=0.2, momentum=0.9)",
@@ -104,172 +106,144 @@ def test_messages_of_flower_carry_the_same_run(name: str, tmp_path: Path) -> Non
     torch.testing.assert_close(runs[-1].state.x, x, rtol=0, atol=1e-10)
 
 
+@pytest.mark.usefixtures("_a_task_of_flower")
+def test_measures_of_a_run_that_has_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from flwr.app.message import Context
+
+    from fairlead.deploy.flower import client_app, server_app
+
+    here = Federation(tmp_path, fl.Scaffold(lr=0.2), measures=[fl.measure.Dissimilarity()])
+    grid: Any = OneProcess(client_app(here.agreement, here.local), 4, tmp_path / "state")
+    server = server_app(here.agreement, lambda: here.server().task)
+    config = {"rounds": 2, "out": str(tmp_path / "out"), "deadline": 60.0}
+    for more in ({}, {"measure": "dissimilarity"}):
+        server(grid, Context(1, 1, {}, flower.RecordDict(), {**config, **more}))
+    (found,) = json.loads((tmp_path / "out" / "measures.json").read_text())
+    expected = fl.measure.dissimilarity(here.simulated(2))
+    assert found["where"] == "round 2"
+    assert found["values"]["dissimilarity/A"] == pytest.approx(expected["A"], rel=1e-9)
+    assert "gradient" in found["leaves"]
+    said = caplog.text
+    assert "node 500 is client 0" in said
+    assert "round 2: clients 4" in said
+    with pytest.raises(fl.FairleadError, match="not agreed to the measure curvature"):
+        server(grid, Context(1, 1, {}, flower.RecordDict(), {**config, "measure": "curvature"}))
+
+
+@pytest.mark.usefixtures("_a_task_of_flower")
+def test_mods_for_privacy_would_do_nothing_and_are_refused(tmp_path: Path) -> None:
+    from flwr.client import mod as earlier
+    from flwr.clientapp import mod as mods
+
+    from fairlead.deploy.flower import FRAME, RECORD, client_app, frame_of
+    from fairlead.deploy.wire import Header, Order
+
+    here = Federation(tmp_path, fl.FedAvg(lr=0.2))
+    app = client_app(here.agreement, here.local, mods=[mods.message_size_mod])
+    there = OneProcess(app, 4, tmp_path / "state")
+    context = there.contexts[500]
+
+    def message() -> Any:
+        frame = Order(Header("", (1, 1))).pack()
+        content = flower.RecordDict({RECORD: flower.ConfigRecord({FRAME: frame})})
+        return flower.Message(content, 500, flower.MessageType.QUERY)
+
+    plain = frame_of(app(message(), context))
+    assert plain
+    local = mods.LocalDpMod(1.0, 1.0, 1.0, 0.1)
+    for mod in (earlier.secaggplus_mod, earlier.secagg_mod, earlier.fixedclipping_mod):
+        assert frame_of(mod(message(), context, app)) == plain  # neither masked nor clipped
+    for mod in (mods.fixedclipping_mod, mods.adaptiveclipping_mod, local):
+        assert mod(message(), context, app).has_error()
+    for mod in (earlier.secaggplus_mod, earlier.secagg_mod):
+        with pytest.raises(fl.FairleadError, match="unmasked: leave the mod out"):
+            client_app(here.agreement, here.local, mods=[mod])
+    for mod in (
+        earlier.fixedclipping_mod,
+        mods.fixedclipping_mod,
+        mods.adaptiveclipping_mod,
+        local,
+    ):
+        with pytest.raises(fl.FairleadError, match=r"use fl\.DPFedAvg"):
+            client_app(here.agreement, here.local, mods=[mod])
+
+
 # -- real processes ---------------------------------------------------------------------------------
 
 SETTINGS = """
-    import sys
-    sys.path.insert(0, {tests!r})
     from pathlib import Path
     import fairlead as fl
-    from federation_in_tests import Federation
+    from small_federation import Federation
 
-    here = Federation(Path({folder!r}), {method})
+    here = Federation(Path({folder!r}), {method}, sizes={sizes})
     agreement = here.agreement
 """
 APPS = """
-    import json, os
+    import json, os, random, time
     import torch
-    from fairlead.deploy.flower import client_app, server_app
+    import fairlead.deploy.flower as flower
     from federation.settings import agreement, here
 
     def done(run):
+        found = dict(x=run.state.x.tolist(), lost=run.session.accounts.counters.lost, rounds=run.rounds)
+        found["c"] = getattr(run.state, "c", torch.zeros(0)).tolist()
+        found["bits"] = [run.history.last("bits_up"), run.history.last("bits_down")]
         with open({result!r} + ".part", "w") as file:
-            json.dump(run.state.x.tolist(), file)
+            json.dump(found, file)
         os.replace({result!r} + ".part", {result!r})
 
-    server = server_app(agreement, lambda: here.server().task, then=done)
-    client = client_app(agreement, here.local)
+    class Faulty(flower.GridTransport):
+        '''Replies come late, and again.'''
+
+        def _pulled(self):
+            due = [r for at, r in self.later if at <= self.now()]
+            self.later = [(at, r) for at, r in self.later if at > self.now()]
+            for reply in super()._pulled():
+                for _ in range(random.choice([1, 1, 2])):
+                    after = random.choice([0.0] * 40 + [2.0] * 6 + [{deadline} + 1])
+                    self.later.append((self.now() + after, reply))
+            return due
+
+        later = []
+
+    if {faults}:
+        flower.GridTransport = Faulty
+    server = flower.server_app(agreement, lambda: here.server().task, then=done)
+    client = flower.client_app(agreement, here.local)
 """
 
 
-class Processes:
-    """A SuperLink and SuperNodes on this machine, with a project made by `fairlead deploy init`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.project = folder, folder / "project"
-        write_project(self.project, 4)
-        bin = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        source = str(Path(fl.__file__).parents[1])
-        paths = [source, *os.environ.get("PYTHONPATH", "").split(":")]
-        self.environment = {
-            **os.environ, "PATH": bin, "FLWR_HOME": str(folder / "flower"), "HOME": str(folder),
-            "PYTHONPATH": ":".join(filter(None, paths)), "OMP_NUM_THREADS": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-        }  # fmt: skip
-        self.started: dict[str, subprocess.Popen[bytes]] = {}
-        self.port = _free_port()
-        self.run("scripts/certificates.sh", "127.0.0.1")
-
-    def write(self, method: str) -> Path:
-        """Let the project run a method on the federation of these tests; returns where its result will be."""
-        result = self.folder / "x.json"
-        tests = self.folder / "tests"
-        tests.mkdir()
-        shutil.copy(
-            Path(__file__).parents[1] / "small_federation.py", tests / "federation_in_tests.py"
-        )
-        known = {
-            "tests": str(tests), "folder": str(self.folder / "unused"), "method": method,
-            "result": str(result),
-        }  # fmt: skip
-        for name, text in (("settings", SETTINGS), ("apps", APPS)):
-            filled = textwrap.dedent(text).format(**known)
-            (self.project / "federation" / f"{name}.py").write_text(filled)
-        (self.folder / "flower").mkdir(exist_ok=True)
-        (self.folder / "flower" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
-            f'root-certificates = "{self.project}/certificates/ca.crt"\n'
-        )
-        return result
-
-    def run(self, *command: str) -> str:
-        """Run a command to its end."""
-        done = subprocess.run(
-            command, cwd=self.project, env=self.environment, capture_output=True, text=True,
-            timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
-        return done.stdout
-
-    def start(self, name: str, *command: str) -> None:
-        """Start a process that stays."""
-        with (self.folder / f"{name}.log").open("wb") as file:
-            self.started[name] = subprocess.Popen(
-                command, cwd=self.project, env=self.environment, stdout=file, stderr=file,
-                start_new_session=True,
-            )  # fmt: skip
-
-    def link(self) -> None:
-        certificates = self.project / "certificates"
-        self.start(
-            "link", "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port),
-            "--enable-supernode-auth", "--disable-runtime-dependency-installation",
-            "--ssl-ca-certfile", f"{certificates}/ca.crt", "--ssl-certfile", f"{certificates}/server.pem",
-            "--ssl-keyfile", f"{certificates}/server.key",
-        )  # fmt: skip
-        self.wait(lambda: "startup complete" in self.log("link"), "link")
-
-    def node(self, client: int, key: str | None = None, ca: str = "certificates/ca.crt") -> str:
-        name = f"node {client} {key or ''}{ca}".replace("/", "-")
-        self.start(
-            name, "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--root-certificates",
-            ca, "--port", str(_free_port()), "--auth-supernode-private-key",
-            key or f"keys/client-{client}", "--node-config",
-            f'client={client} state="{self.folder}/state"',
-        )  # fmt: skip
-        return name
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
-    def wait(self, for_: Callable[[], bool], name: str, limit: float = 900) -> None:
-        """Wait for an event, as long as the process lives."""
-        end = time.monotonic() + limit
-        while not for_():
-            assert self.started[name].poll() is None, self.log(name)[-3000:]
-            assert time.monotonic() < end, self.log(name)[-3000:]
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        """End every process that was started here, with its children."""
-        for process in reversed(list(self.started.values())):
-            if process.poll() is None:
-                os.killpg(process.pid, 15)
-        for process in self.started.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
+def write(
+    there: Processes, method: str, sizes: tuple[int, ...] = SIZES, **more: Any
+) -> tuple[Federation, Path]:
+    """Let the project run a method on the federation of these tests; returns it, and where the result will be."""
+    result = there.folder / "x.json"
+    known = {
+        "folder": str(there.folder / "unused"), "method": method, "sizes": sizes, "result": str(result),
+        "faults": False, "deadline": 60.0, **more,
+    }  # fmt: skip
+    there.write(settings=SETTINGS.format(**known), apps=APPS.format(**known))
+    found = eval(method, {"fl": fl})
+    return Federation(there.folder / "here", found, sizes=sizes), result
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-@contextmanager
-def processes(folder: Path) -> Iterator[Processes]:
-    made = Processes(folder)
-    try:
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_real_processes_with_tls_and_node_keys(name: str, tmp_path: Path) -> None:
     """Four SuperNodes give the simulation's model; a wrong certificate and an unknown key get in nowhere."""
     rounds = 2
     with processes(tmp_path) as there:
-        result = there.write(METHODS[name])
+        here, result = write(there, METHODS[name])
         there.link()
-        for client in range(4):
-            there.run("scripts/key.sh", str(client))
-            there.run("flwr", "supernode", "register", f"keys/client-{client}.pub", "here")
-        nodes = [there.node(client) for client in range(4)]
+        there.register()
         if name == "SCAFFOLD":
             there.run("scripts/key.sh", "9")  # a key that is not registered
-            stranger = there.node(0, key="keys/client-9")
+            stranger = there.node(0, "stranger", KEY="keys/client-9")
             (there.project / "other").mkdir()
             shutil.copytree(there.project / "scripts", there.project / "other" / "scripts")
             there.run("bash", "-c", "cd other && scripts/certificates.sh")
-            deceived = there.node(1, ca="other/certificates/ca.crt")
-        for node in nodes:
-            there.wait(lambda node=node: "SuperNode ID" in there.log(node), node)
-        out = tmp_path / "out"
-        there.run("flwr", "run", ".", "here", "-c", f'rounds={rounds} limit=800.0 out="{out}"')
+            deceived = there.node(1, "deceived", CA="other/certificates/ca.crt")
+        there.nodes()
+        there.submit(rounds=rounds, limit=800.0, out=tmp_path / "out")
         there.wait(result.exists, "link")
         if name == "SCAFFOLD":
             for refused in (stranger, deceived):
@@ -277,6 +251,62 @@ def test_real_processes_with_tls_and_node_keys(name: str, tmp_path: Path) -> Non
                 assert "SuperNode ID" not in there.log(refused)
             activated = there.log("link").count("[Fleet.ActivateNode] Activated")
             assert activated == 4
-    here = Federation(tmp_path / "here", eval(METHODS[name], {"fl": fl}))
-    x = torch.tensor(json.loads(result.read_text()), dtype=torch.float64)
-    torch.testing.assert_close(x, here.simulated(rounds).state.x, rtol=0, atol=1e-10)
+    found, simulated = json.loads(result.read_text()), here.simulated(rounds)
+    x = torch.tensor(found["x"], dtype=torch.float64)
+    torch.testing.assert_close(x, simulated.state.x, rtol=0, atol=1e-10)
+    assert found["bits"] == [simulated.history.last(f"bits_{way}") for way in ("up", "down")]
+
+
+def test_chaos_with_real_processes(tmp_path: Path) -> None:
+    """Six clients, thirty rounds: SuperNodes and the server app are killed at random and started again, replies come
+    late and twice. The run ends, and c is the mean of the c_i that count."""
+    rng, rounds, deadline = random.Random(1), int(os.environ.get("CHAOS_ROUNDS", "30")), 60.0
+    sizes = (9, 14, 11, 6, 8, 5)
+    with processes(tmp_path, len(sizes)) as there:
+        _, result = write(there, METHODS["SCAFFOLD"], sizes, faults=True, deadline=deadline)
+        there.link()
+        there.register()
+        there.nodes()
+        out, killed = tmp_path / "out", {"client": 0, "server": 0}
+        config = {"rounds": rounds, "deadline": deadline, "least": 2, "limit": 900.0, "out": out}
+        there.submit(**config)
+
+        def done() -> int:
+            return max([0, *(int(p.stem[6:]) for p in out.glob("checkpoints/round-*"))])
+
+        while not result.exists():
+            until = done() + rng.randint(1, 3)
+            there.wait(lambda until=until: result.exists() or done() >= until, "link")
+            if result.exists():
+                break
+            if rng.random() < 0.7:
+                client = rng.randrange(len(sizes))
+                there.kill(f"node {client}")
+                time.sleep(rng.choice([0.0, 3.0]))
+                there.node(client)
+                killed["client"] += 1
+            else:
+                apps = descendants(there.started["link"].pid)
+                for pid in (pid for pid, command in apps.items() if "flwr-serverapp" in command):
+                    os.kill(pid, signal.SIGKILL)
+                    killed["server"] += 1
+                if not result.exists():
+                    there.submit(**config)
+    found = json.loads(result.read_text())
+    assert found["rounds"] == rounds
+    assert min(killed.values()) >= 1
+    assert found["lost"] > 0
+    book = Book(len(sizes))
+    last = listed(out / "checkpoints")[-1]
+    for name in named([book]):
+        kept = read(last).part(f"callbacks/{name}")
+        book.restore(kept, SimpleNamespace(session=SimpleNamespace()))  # pyright: ignore[reportArgumentType]
+    c = torch.tensor(found["c"], dtype=torch.float64)
+    states = [
+        ClientFolder(tmp_path / "state" / f"client-{k}", book.run)
+        .state(tag)
+        .get("memory/c", torch.zeros_like(c))
+        for k, tag in enumerate(book.base)
+    ]
+    torch.testing.assert_close(torch.stack(states).mean(0), c, rtol=0, atol=1e-12)
+    assert float(torch.tensor(found["x"]).abs().max()) < 100

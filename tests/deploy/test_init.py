@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from flower_processes import client_command, server_command
 from typer.testing import CliRunner
 
 import fairlead as fl
@@ -53,3 +54,22 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         write_project(tmp_path, 3)
     with pytest.raises(fl.FairleadError, match="at least 1"):
         write_project(tmp_path / "new", 0)
+
+
+def test_the_compose_file_starts_what_the_tests_start(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    write_project(tmp_path / "new", 3)
+    services = yaml.safe_load((tmp_path / "new" / "compose.yaml").read_text())["services"]
+    assert set(services) == {"server", "client-0", "client-1", "client-2"}
+    assert services["server"]["command"] == server_command()
+    for client in range(3):
+        about = services[f"client-{client}"]
+        assert about["command"] == client_command(client, "server:8000")
+        mounted = " ".join(about["volumes"])
+        assert f"keys/client-{client}:" in mounted
+        assert not any(f"keys/client-{other}:" in mounted for other in range(3) if other != client)
+        assert "server.key" not in mounted
+        assert f"state/client-{client}:" in mounted
+    assert "ca.key" not in str(services)
+    ignored = (tmp_path / "new" / ".dockerignore").read_text().split()
+    assert {"keys/", "certificates/"} <= set(ignored)  # nothing secret gets into the image

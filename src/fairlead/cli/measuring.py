@@ -174,12 +174,4 @@ def _plain(one: Finding, kappa: float) -> dict[str, Any]:
         return {"measure": "bound", **about, **last, "notes": list(one.notes)}
     if isinstance(one, Coverage):
         return {"measure": one.kind, "kappa": kappa, "accuracy": one.accuracy, **one.at(kappa)}
-    finite = {n: v if math.isfinite(v) else None for n, v in one.columns().items()}
-    cost = {"seconds": one.seconds, "gradients": one.gradients, "bits": one.bits}
-    ends = {
-        one.probe.column(n): [v if math.isfinite(v) else None for v in ends]
-        for n, ends in one.ranges.items()
-    }
-    about = {"where": one.where, "clients": one.clients, "samples": one.samples}
-    more = {"notes": list(one.notes), "leaves": one.leaves}
-    return {"measure": one.name, "values": finite, "ranges": ends, **about, **cost, **more}
+    return one.to_json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,8 @@ from fairlead.core.method import Algorithm
 from fairlead.data.batches import Batches
 from fairlead.describe import described
 from fairlead.errors import FairleadError
+from fairlead.probe import Measure, Probe
+from fairlead.run.measuring import split
 from fairlead.task.task import Task
 
 
@@ -22,7 +25,8 @@ class Agreement:
     client.
 
     method: settings that come from a task's constants must be numbers here. clients: how many there are;
-    they are numbered from 0. batches: the local work of every client, see `fl.Batches`.
+    they are numbered from 0. batches: the local work of every client, see `fl.Batches`. measures: what clients let the
+    server measure, such as `fl.measure.OnClients()`; each says in `leaves` what leaves a client for it.
 
     >>> import fairlead as fl
     >>> Agreement(fl.Scaffold(lr=0.1), clients=4, batches=fl.Batches(batch_size=8, steps=5)).clients
@@ -33,6 +37,7 @@ class Agreement:
     clients: int
     batches: Batches = field(default_factory=Batches)
     seed: int = 0
+    measures: Sequence[Measure | Probe] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Algorithm):
@@ -41,6 +46,8 @@ class Agreement:
             )
         if not isinstance(self.clients, int) or self.clients < 1:
             raise FairleadError(f"clients is {self.clients}: must be a number of at least 1")
+        object.__setattr__(self, "measures", tuple(self.measures))
+        split(self.measures)
 
     def bound(self, task: Task) -> Algorithm[Any, Any]:
         """The method for a task's model."""

@@ -21,6 +21,8 @@ class Book(Callback):
 
     def __init__(self, clients: int) -> None:
         self.run = secrets.token_hex(16)
+        self.secret = secrets.randbits(62)
+        """The seed of the noise that the server adds, which no client knows."""
         self.base = [START] * clients
         self._saved: list[list[str]] = []
         self._started, self._orders = time.time_ns(), 0
@@ -47,10 +49,12 @@ class Book(Callback):
         return {
             "run": torch.tensor(list(bytes.fromhex(self.run)), dtype=torch.uint8),
             "base": torch.tensor(rows, dtype=torch.uint8),
+            "secret": torch.tensor([self.secret]),
         }
 
     def restore(self, saved: Mapping[str, Tensor], view: RoundView) -> None:
         self.run = bytes(saved["run"].tolist()).hex()
+        view.session.noise_seed = self.secret = int(saved["secret"])
         self._saved = [[_tag(row) for row in tags] for tags in saved["base"].tolist()]
         self.base = list(self._saved[-1])
 

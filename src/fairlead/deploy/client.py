@@ -11,13 +11,11 @@ from torch import Tensor
 from fairlead.core.message import Field, Message
 from fairlead.deploy.agreement import Agreement, compressors_of
 from fairlead.deploy.client_folder import ClientFolder
-from fairlead.deploy.local_work import Done, LocalWork
+from fairlead.deploy.local_work import BUFFERS, Done, LocalWork
 from fairlead.deploy.wire import Order, Reply, tag_of
 from fairlead.errors import FairleadError
 from fairlead.task.task import Task
 
-BUFFERS = "@buffers"
-"""The name of the model's buffers in a message."""
 log = logging.getLogger("fairlead.deploy")
 
 
@@ -77,13 +75,15 @@ class LocalClient:
             return Reply(tag, self.client, lacks=True).pack()
         self.work.load(folder.state(header.base))
         done = self._run(order, broadcast)
-        state = self.work.state(done)
+        state = None if header.measuring else self.work.state(done)
         sent = self._reply(order, tag, done, state is not None).pack()
         folder.forget_states({header.base, *header.keep})
         if state is not None:
             folder.add_state(tag, state)
         if header.hold:
-            folder.hold({n: t for n, t in broadcast.items() if n not in header.numbers})
+            before = folder.held(header.measuring) if header.add else {}
+            vectors = {n: t for n, t in broadcast.items() if n not in header.numbers}
+            folder.hold({**before, **vectors}, header.measuring)
         folder.answered(header.number, tag, sent)
         return sent
 
@@ -99,7 +99,7 @@ class LocalClient:
         assert order.message is not None
         found = {f.name: order.message.value(f.name) for f in order.message.fields}
         if order.header.known:
-            held = folder.held()
+            held = folder.held(order.header.measuring)
             for name, expected in order.header.known.items():
                 if name not in held or digest(Field.plain(name, held[name]).data) != expected:
                     return None
@@ -111,10 +111,13 @@ class LocalClient:
         assert message is not None
         there = {name: t.to(task.device) for name, t in vectors.items()}
         self.work.session.buffers = there.pop(BUFFERS, self.work.session.buffers)
-        broadcast = {n: float(t) if n in header.numbers else t for n, t in there.items()}
+        shaped = {n: t.reshape(header.shapes.get(n, (-1,))) for n, t in there.items()}
+        broadcast = {
+            n: float(shaped[n]) if n in header.numbers else shaped[n] for n in header.names
+        }
         return self.work.run(
             message.program, broadcast, message.round, message.exchange, header.first_step,
-            header.idle,
+            header.idle, header.measuring, header.measures,
         )  # fmt: skip
 
     def _reply(self, order: Order, tag: str, done: Done, kept: bool) -> Reply:
@@ -131,9 +134,7 @@ class LocalClient:
                     )
                 first, second = coded.noise.keys[0].tolist()
                 codes[field.name] = self.compressors.index(coded.by), first, second
-        after = done.client.moved_buffers()
-        if after is not None and after.numel():
-            fields = (*fields, Field.plain(BUFFERS, after))
+        fields = (*fields, *(Field.plain(name, v) for name, v in done.more.items()))
         sent = Message(
             message.method, message.program, message.round, message.exchange, self.client, fields
         )

@@ -65,16 +65,19 @@ class ClientFolder:
 
     # -- vectors --------------------------------------------------------------------------------
 
-    def held(self) -> dict[str, Tensor]:
-        """The vectors of the last order that said to hold them."""
+    def held(self, measuring: bool) -> dict[str, Tensor]:
+        """The vectors of the last order that said to hold them; those of measures are apart."""
         try:
-            return load((self.folder / f"held{_END}").read_bytes())
+            return load(self._held(measuring).read_bytes())
         except FileNotFoundError:
             return {}
 
-    def hold(self, vectors: dict[str, Tensor]) -> None:
+    def hold(self, vectors: dict[str, Tensor], measuring: bool) -> None:
         """Hold vectors instead of earlier ones."""
-        self._write(self.folder / f"held{_END}", vectors)
+        self._write(self._held(measuring), vectors)
+
+    def _held(self, measuring: bool) -> Path:
+        return self.folder / f"held{'-measure' * measuring}{_END}"
 
     # -- the last reply -------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ from fairlead.core.message import Message
 from fairlead.core.records import Upload
 from fairlead.data.batches import Batches
 from fairlead.deploy.agreement import Agreement, compressors_of
-from fairlead.deploy.client import BUFFERS
 from fairlead.deploy.local_work import LocalWork
 from fairlead.deploy.wire import MOST_HEADER, Reply
 from fairlead.engine.api import Request
 from fairlead.errors import FairleadError
+from fairlead.probe.base import Measure, Sums
 from fairlead.task.task import Task
 
 MOST_GRADIENTS = 1 << 50
@@ -45,9 +45,11 @@ class Vector:
 class Form:
     """What an upload of one program looks like."""
 
-    kind: type[Upload]
+    like: Upload
+    """An upload with the same fields."""
     vectors: Mapping[str, Vector]
-    buffers: Vector | None
+    more: Mapping[str, Vector]
+    """Buffers, and the sums of measures inside the program."""
     nominal: float
     """Bits of an upload as papers count them."""
 
@@ -58,7 +60,7 @@ class Form:
 
     @property
     def _all(self) -> dict[str, Vector]:
-        return dict(self.vectors) | ({} if self.buffers is None else {BUFFERS: self.buffers})
+        return {**self.vectors, **self.more}
 
     def check(self, reply: Reply, message: Message) -> None:
         """Refuse an upload of another form."""
@@ -80,8 +82,8 @@ class Form:
 
     def read(
         self, reply: Reply, message: Message, compressors: list[Compressor]
-    ) -> tuple[Upload, Tensor | None]:
-        """The upload and the buffers of a checked message; refused if they are not finite."""
+    ) -> tuple[Upload, dict[str, Tensor]]:
+        """The upload of a checked message, and what came with it; refused if they are not finite."""
         found: dict[str, Tensor] = {}
         for name, v in self._all.items():
             by = noise = None
@@ -94,8 +96,8 @@ class Form:
             if not bool(torch.isfinite(value).all()):
                 raise FairleadError(f"its vector {name} holds NaN or infinite values")
             found[name] = value
-        buffers = found.pop(BUFFERS, None)
-        return self.kind(**found), buffers
+        more = {name: found.pop(name) for name in self.more}
+        return self.like.filled(found), more
 
 
 class Forms:
@@ -109,7 +111,9 @@ class Forms:
 
     def of(self, request: Request, idle: bool) -> Form:
         """The form of what a request asks for."""
-        key = request.program, idle, tuple(sorted(request.broadcast))
+        if request.measuring:  # its uploads may have other lengths each time
+            return self._tried(request, idle)
+        key = request.program, idle, tuple(sorted(request.broadcast)), inside(request)
         if key not in self._known:
             self._known[key] = self._tried(request, idle)
         return self._known[key]
@@ -119,7 +123,9 @@ class Forms:
         down = {
             n: v.to(device) if isinstance(v, Tensor) else v for n, v in request.broadcast.items()
         }
-        done = self.work.run(request.program, down, 0, request.exchange, idle=idle)
+        done = self.work.run(
+            request.program, down, 0, request.exchange, 0, idle, request.measuring, inside(request)
+        )
         outbox, vectors = done.client.outbox, {}
         for field in outbox.fields(done.upload):
             by = outbox.sent[field.name][0].by if field.coded else None
@@ -129,8 +135,20 @@ class Forms:
                 )
             code = None if by is None else self.compressors.index(by)
             vectors[field.name] = Vector(field.d, field.dtype, code)
-        after = done.client.moved_buffers()
-        moved = None
-        if after is not None and after.numel():
-            moved = Vector(after.numel(), after.dtype)
-        return Form(type(done.upload), vectors, moved, done.client.bits(done.upload)[1])
+        more = {name: Vector(v.numel(), v.dtype) for name, v in done.more.items()}
+        like = done.upload.map(lambda v: torch.empty(0))
+        return Form(like, vectors, more, float(done.client.bits(done.upload)[1]))
+
+
+def inside(request: Request) -> tuple[str, ...]:
+    """The measures that clients take inside the program of a request; others look at uploads only."""
+    return tuple(m.name for m in request.measures if type(m).point is not Measure.point)
+
+
+def measured_of(more: Mapping[str, Tensor], device: torch.device) -> Sums:
+    """The sums of measures among what came with an upload."""
+    found: Sums = {}
+    for name, v in more.items():
+        _, measure, key = name.split("/", 2)
+        found.setdefault(measure, {})[key] = v.to(device)
+    return found

@@ -3,8 +3,9 @@ know what uploads look like."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +16,19 @@ from fairlead.deploy.agreement import Agreement
 from fairlead.engine.api import checked
 from fairlead.engine.clients import Single
 from fairlead.engine.group import Group
+from fairlead.engine.probing import probing
 from fairlead.engine.session import Session
 from fairlead.engine.state.store import Keep
 from fairlead.errors import FairleadError
 from fairlead.gradients.deferred import settled
+from fairlead.probe.base import Measure
+from fairlead.probe.programs import program_of
 from fairlead.task.task import Task
 
 ROW = np.zeros(1, np.int64)
 """The only client of a local task."""
+BUFFERS, MEASURED = "@buffers", "@measured"
+"""The names of the model's buffers and of sums of measures in a message."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Done:
     upload: Upload
     kept: Memory | None
     client: Single
+    more: Mapping[str, Tensor]
+    """What is sent beside the upload: buffers that moved, and sums of measures inside the program."""
 
 
 class LocalWork:
@@ -51,6 +59,7 @@ class LocalWork:
             task, agreement.bound(task), batches, np.ones(1), agreement.seed, keep, Group()
         )
         self.session.identities = np.array([client])
+        self.measures = agreement.measures
 
     def load(self, vectors: Mapping[str, Tensor]) -> None:
         """Begin with what `state` gave; with nothing, as clients start."""
@@ -71,9 +80,10 @@ class LocalWork:
 
     def run(
         self, program: str, broadcast: Mapping[str, Tensor | float], round: int, exchange: int,
-        first_step: int = 0, idle: bool = False,
+        first_step: int = 0, idle: bool = False, measuring: bool = False, measures: Sequence[str] = (),
     ) -> Done:  # fmt: skip
-        """Run a program; nothing is kept."""
+        """Run a program of the method, or where `measuring` of a measure; nothing is kept. measures: those to take
+        inside it, by name."""
         session = self.session
         session.accounts.counters.steps = first_step
         if session.task.draws_masks:
@@ -83,11 +93,30 @@ class LocalWork:
             draw = session.draw(round, ROW, idle)
             outbox = session.outbox(round, exchange, ROW)
             client = Single(
-                session.work(round), 0, draw, session.states.one(0), outbox, (), broadcast
-            )
-            returned = settled(session.method.program(program)(client, **broadcast))
-            upload, kept = checked(returned, 1, broadcast)
-        return Done(upload, kept, client)
+                session.work(round), 0, draw, session.states.one(0), outbox,
+                tuple(self._inside(name) for name in measures), broadcast,
+            )  # fmt: skip
+            run = self._of_measure(program) if measuring else session.method.program(program)
+            upload, kept = checked(settled(run(client, **broadcast)), 1, broadcast)
+        more: dict[str, Tensor] = {}
+        after = client.moved_buffers()
+        if after is not None and after.numel() and not measuring:
+            more[BUFFERS] = after
+        for name, sums in client.measured.items():
+            more |= {f"{MEASURED}/{name}/{key}": v.reshape(-1) for key, v in sums.items()}
+        return Done(upload, None if measuring else kept, client, more)
+
+    def _of_measure(self, program: str) -> Callable[..., Any]:
+        method = self.session.method
+        return probing(program_of(self.measures, program, method), method)
+
+    def _inside(self, name: str) -> Measure:
+        for measure in self.measures:
+            if isinstance(measure, Measure) and measure.name == name:
+                return measure
+        raise FairleadError(
+            f"the measure {name} is not among those agreed on: add it to the agreement's measures on all sides"
+        )
 
     def state(self, done: Done) -> dict[str, Tensor] | None:
         """The client's state after a program; None if it is as before."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,10 @@ from torch import Tensor
 from fairlead.core.message import Field, Message
 from fairlead.core.records import Upload
 from fairlead.deploy.book import Book
-from fairlead.deploy.client import BUFFERS, digest
-from fairlead.deploy.expected import Form, Forms
+from fairlead.deploy.client import digest
+from fairlead.deploy.expected import Form, Forms, inside, measured_of
+from fairlead.deploy.holding import Holding
+from fairlead.deploy.local_work import BUFFERS
 from fairlead.deploy.roster import Roster
 from fairlead.deploy.transport import Transport
 from fairlead.deploy.wire import Header, Order, Reply, Sealed
@@ -73,23 +74,16 @@ class Remote(Executor):
         self.forms, self.patience = forms, patience
         self.payload_down = self.payload_up = 0
         """Bits of the vectors that really travelled."""
-        self._round, self._exchanges = (-1, False), 0
-        self._vectors: dict[str, Tensor] = {}  # of this round
-        self._has: dict[int, dict[str, str]] = {}  # digests of what clients hold
-        self._several = True  # whether rounds have more than one exchange, or lasting vectors
+        self.measured_down = self.measured_up = 0
+        """The same, for measures."""
+        self.in_rounds, self.in_measures = Holding(), Holding()
 
     @property
     def remark(self) -> str:
         return f"{len(self.roster.node)} nodes"
 
     def execute(self, request: Request) -> Answer:
-        if request.measures or request.measuring:
-            raise FairleadError(
-                "measures are not taken on deployed clients: leave out measures and drift"
-            )
-        exchange = _Exchange(self, request)
-        taken = exchange.gather()
-        self._after(request)
+        taken = _Exchange(self, request).gather()
         answered = np.array(sorted(taken), np.int64)
         ids = request.clients[answered]
         _, weights = self.session.cohort_weights(ids)
@@ -102,49 +96,6 @@ class Remote(Executor):
         answer.answered = answered if len(answered) < len(request.clients) else None
         return answer
 
-    # -- what clients hold ----------------------------------------------------------------------
-
-    def begin(self, request: Request) -> dict[str, Field]:
-        """The fields of an order with everything in it."""
-        now = request.round, request.exchange >= WARM_UP
-        if now != self._round:
-            if self._round == (0, False) or self._exchanges > 1:  # from now on it is known
-                self._several = self._exchanges > 1
-            self._round, self._vectors, self._exchanges = now, {}, 0
-        self._exchanges += 1
-        down: dict[str, Tensor] = {}
-        for name, v in request.broadcast.items():
-            down[name] = v if isinstance(v, Tensor) else torch.tensor([v], dtype=torch.float64)
-        if self.session.buffers.numel():
-            down[BUFFERS] = self.session.buffers
-        return {name: Field.plain(name, v) for name, v in down.items()}
-
-    def held_by(self, client: int, request: Request, digests: Mapping[str, str]) -> dict[str, str]:
-        """The vectors that a client has already: those of this round, and lasting ones."""
-        has = self._has.get(client, {})
-        found = {}
-        for name, v in request.broadcast.items():
-            again = name in request.lasting or self._vectors.get(name) is v
-            if isinstance(v, Tensor) and again and has.get(name) == digests.get(name):
-                found[name] = digests[name]
-        return found
-
-    def holds(self, client: int, digests: Mapping[str, str]) -> None:
-        """A client that answered holds the vectors of its order."""
-        self._has[client] = dict(digests)
-
-    def holds_nothing(self, client: int) -> None:
-        self._has.pop(client, None)
-
-    def hold(self, request: Request) -> bool:
-        """Whether clients should hold the vectors of an order."""
-        return self._several or bool(request.lasting)
-
-    def _after(self, request: Request) -> None:
-        for name, v in request.broadcast.items():
-            if isinstance(v, Tensor):
-                self._vectors[name] = v
-
 
 class _Exchange:
     """One exchange while it goes on."""
@@ -153,21 +104,42 @@ class _Exchange:
         self.remote, self.request = remote, request
         self.idle = request.exchange >= WARM_UP
         self.form: Form = remote.forms.of(request, self.idle)
-        self.fields = remote.begin(request)
-        self.hold = remote.hold(request)
+        self.holding = remote.in_measures if request.measuring else remote.in_rounds
+        self.holding.begin(request)
+        self.fields = self._fields()
+        self.hold = self.holding.wanted(request)
         self.digests = {
             name: digest(field.data)
             for name, field in self.fields.items()
             if self.hold and isinstance(request.broadcast.get(name), Tensor)
         }
         self.numbers = tuple(n for n, v in request.broadcast.items() if not isinstance(v, Tensor))
+        self.shapes = {
+            n: tuple(v.shape)
+            for n, v in request.broadcast.items()
+            if isinstance(v, Tensor) and v.dim() != 1
+        }
         self.sent: dict[int, Sealed] = {}  # by client
         self.taken: dict[int, _Taken] = {}  # by position in the request
         self.failed: set[int] = set()
         self.place = {int(client): place for place, client in enumerate(request.clients)}
 
+    def _fields(self) -> dict[str, Field]:
+        """The fields of an order with everything in it."""
+        down: dict[str, Tensor] = {}
+        for name, v in self.request.broadcast.items():
+            down[name] = v if isinstance(v, Tensor) else torch.tensor([v], dtype=torch.float64)
+        if self.remote.session.buffers.numel():
+            down[BUFFERS] = self.remote.session.buffers
+        return {name: Field.plain(name, v) for name, v in down.items()}
+
     def gather(self) -> dict[int, _Taken]:
         """The uploads that count, by position in the request."""
+        taken = self._gathered()
+        self.holding.end(self.request)
+        return taken
+
+    def _gathered(self) -> dict[int, _Taken]:
         remote, patience = self.remote, self.remote.patience
         least = min(patience.least, len(self.place))
         begin = remote.transport.now()
@@ -216,13 +188,17 @@ class _Exchange:
 
     def _order(self, client: int) -> Sealed:
         remote, request = self.remote, self.request
-        known = remote.held_by(client, request, self.digests)
+        known = self.holding.of(client, request, self.digests)
         fields = tuple(f for name, f in self.fields.items() if name not in known)
-        remote.payload_down += 8 * sum(len(f.data) for f in fields)
+        bits = 8 * sum(len(f.data) for f in fields)
+        if request.measuring:
+            remote.measured_down += bits
+        else:
+            remote.payload_down += bits
         header = Header(
             remote.book.run, remote.book.number(), remote.book.base[client],
             remote.book.keep(client), remote.session.accounts.counters.steps, self.idle, self.hold,
-            known, self.numbers,
+            self.holding.adds(client), tuple(request.broadcast), known, self.numbers, self.shapes, request.measuring, inside(request),
         )  # fmt: skip
         method = type(remote.session.method).__name__
         message = Message(method, request.program, request.round, request.exchange, client, fields)
@@ -255,7 +231,7 @@ class _Exchange:
         if reply.client != client:
             raise FairleadError(f"it says that it is client {reply.client}")
         if reply.lacks and order.order.header.known:
-            remote.holds_nothing(client)
+            self.holding.forget(client)
             del self.sent[client]  # it gets an order with everything in it
             return
         if reply.error or message is None or sent is None:
@@ -264,17 +240,21 @@ class _Exchange:
         if about[0] != about[1]:
             raise FairleadError("its upload is that of another exchange")
         self.form.check(reply, message)
-        upload, buffers = self.form.read(reply, message, remote.forms.compressors)
-        bits = 8 * sum(len(f.data) for f in message.fields if f.name != BUFFERS)
-        remote.payload_up += message.bits
+        upload, more = self.form.read(reply, message, remote.forms.compressors)
+        bits = 8 * sum(len(f.data) for f in message.fields if f.name not in more)
+        buffers = more.pop(BUFFERS, None)
+        if self.request.measuring:
+            remote.measured_up += bits
+        else:
+            remote.payload_up += bits + 8 * (0 if buffers is None else buffers.nbytes)
         device = remote.session.task.device
         self.taken[self.place[client]] = _Taken(
             upload.map(lambda v: v.to(device)), None if buffers is None else buffers.to(device),
-            reply.gradients, bits, self.form.nominal, {}, {},
+            reply.gradients, bits, self.form.nominal, {}, measured_of(more, device),
         )  # fmt: skip
         if self.hold:
-            remote.holds(client, self.digests)
-        if reply.kept:
+            self.holding.put(client, self.digests)
+        if reply.kept and not self.request.measuring:
             remote.book.counts(client, order.tag)
 
 

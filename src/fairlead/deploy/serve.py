@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ from fairlead.deploy.expected import Forms
 from fairlead.deploy.remote import Patience, Remote
 from fairlead.deploy.roster import Roster
 from fairlead.deploy.transport import Transport
+from fairlead.describe import described
 from fairlead.engine.api import Ids
 from fairlead.engine.session import Execution, Session
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import FairleadError
 from fairlead.gradients.form import Form
+from fairlead.measure import take
+from fairlead.probe import Measure, Probe
+from fairlead.run.measuring import Measured
 from fairlead.run.train import Run, train
 from fairlead.task.task import Task
 
@@ -39,6 +43,7 @@ class Deployed(Simulate):
         if session.execution is None:
             session.use(Execution("loop", 1, Form(), "deployed: clients are nodes elsewhere"))
         session.executor = self.server.executor(session)
+        session.noise_seed = self.server.book.secret
 
 
 @dataclass
@@ -109,6 +114,7 @@ class Server:
         sizes = np.array([self.roster.sizes[c] for c in range(self.agreement.clients)])
         agreement = self.agreement
         callbacks = [self.book, *settings.pop("callbacks", ())]
+        measures = self._agreed(settings.pop("measures", agreement.measures))
         return train(
             _elsewhere(self.task, sizes),
             agreement.method.settled(None),
@@ -119,8 +125,28 @@ class Server:
             workers=1,
             objective=False,
             callbacks=callbacks,
+            measures=measures,
             **settings,
         )
+
+    def measure(self, run: Run, *probes: Probe) -> list[Measured]:
+        """Take measures of a run at its end, on the clients; by default all that they have agreed to."""
+        self.gather()
+        agreed = [p for p in self.agreement.measures if isinstance(p, Probe)]
+        engine = Deployed("loop", server=self)
+        chosen = self._agreed(probes) if probes else agreed
+        return [take(run, probe, engine=engine) for probe in chosen]  # pyright: ignore[reportArgumentType]
+
+    def _agreed(self, measures: Sequence[Any]) -> tuple[Any, ...]:
+        """The measures, if clients have agreed to them; measures of what they upload anyway need no agreement."""
+        for one in measures:
+            of_uploads = isinstance(one, Measure) and type(one).point is Measure.point
+            if not of_uploads and described(one) not in map(described, self.agreement.measures):
+                raise FairleadError(
+                    f"clients have not agreed to the measure {one.name} with these settings: add it to the "
+                    "agreement's measures on all sides"
+                )
+        return tuple(measures)
 
 
 def _elsewhere(task: Task, sizes: Ids) -> Task:

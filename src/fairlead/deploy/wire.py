@@ -75,10 +75,20 @@ class Header:
     """Whether there are no steps to take."""
     hold: bool = False
     """Whether to hold the vectors for later orders."""
+    add: bool = False
+    """Whether to hold them beside those that are held already, or instead of them."""
+    names: tuple[str, ...] = ()
+    """All that the program is given, in order."""
     known: Mapping[str, str] = field(default_factory=dict)
     """Digests of the vectors that are not sent, as the client holds them."""
     numbers: tuple[str, ...] = ()
     """The values that are plain numbers."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The shapes of the values that are no vectors."""
+    measuring: bool = False
+    """Whether the program belongs to a measure: nothing is kept of it."""
+    measures: tuple[str, ...] = ()
+    """The measures to take inside the program, by name."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,9 @@ class Order:
         try:
             first, second = about["number"]
             about["number"] = int(first), int(second)
-            about["keep"], about["numbers"] = tuple(about["keep"]), tuple(about["numbers"])
+            for name in ("keep", "names", "numbers", "measures"):
+                about[name] = tuple(about[name])
+            about["shapes"] = {n: tuple(map(int, s)) for n, s in about["shapes"].items()}
             header = Header(**about)
         except (KeyError, TypeError, ValueError) as error:
             raise FairleadError("the header of the order cannot be read") from error

@@ -102,7 +102,7 @@ class RoundCohort(Cohort):
 
     def numbered_noise(self, call: int, like: Tensor) -> Tensor:
         """The noise of one of the calls of `noise` in this round."""
-        return server_noise(self.session.seed, self.round, call, like)
+        return server_noise(self.session.noise_seed, self.round, call, like)
 
     def run(
         self, program: Callable[..., U | tuple[U, Memory]], **broadcast: Broadcast

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.core.method import Broadcast, Replies, Step, program_name
+from fairlead.core.method import Algorithm, Broadcast, Replies, Step, program_name
 from fairlead.core.records import State
 from fairlead.engine.accounting import Exchange
 from fairlead.engine.api import Answer, Ids, Request
@@ -17,12 +17,13 @@ from fairlead.engine.clients import Single, Stacked, large_batch
 from fairlead.engine.exchange import RoundCohort, plain, server_noise
 from fairlead.engine.resources import samples_that_fit
 from fairlead.engine.session import Session
-from fairlead.errors import FairleadError
+from fairlead.errors import Absent, FairleadError
 from fairlead.gradients.deferred import settled
 from fairlead.gradients.second import Local
-from fairlead.probe.place import Exchanges, ProbedClient
+from fairlead.probe.place import Exchanges, ProbedClient, part_of
 from fairlead.probe.trial import TrialCohort
 from fairlead.schedules import Rate
+from fairlead.task.per_client import personal_sums, split_of_test, tests_of
 
 
 class ProbeCohort(RoundCohort):
@@ -38,7 +39,7 @@ class ProbeCohort(RoundCohort):
     ) -> Answer:
         """One exchange with any program. label: its name, the same in every process."""
         name = f"{self.probe}.{label}"
-        self.session.programs[name] = lambda client, **down: program(_Probed(client), **down)
+        self.session.programs[name] = probing(program, self.session.method)
         weights = self.session.cohort_weights(self.ids)[1]
         request = Request(
             name, plain(broadcast), self.round, self.exchange, self.ids, weights, self.draw_of,
@@ -49,7 +50,11 @@ class ProbeCohort(RoundCohort):
         finally:
             del self.session.programs[name]
         self.exchange += 1
+        if answer.answered is not None:
+            self.ids = self.ids[answer.answered]
         self._enter(answer, self.sent.bits(broadcast))
+        if answer.answered is not None:
+            raise Absent(self.ids)
         return answer
 
     def heard(self, mean: Any, answer: Answer) -> Replies[Any]:
@@ -97,9 +102,9 @@ class SessionExchanges(Exchanges):
 
         def ask(
             label: str, program: Callable[..., Any], broadcast: Mapping[str, Broadcast]
-        ) -> tuple[dict[str, Tensor], dict[str, Tensor], Replies[Any]]:
+        ) -> tuple[dict[str, Tensor], dict[str, Tensor], Replies[Any], type[Any]]:
             answer = cohort.ask(label, program, broadcast)
-            return answer.sums, answer.rows, cohort.heard(None, answer)
+            return answer.sums, answer.rows, cohort.heard(None, answer), answer.kind
 
         def program(given: Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
             name = program_name(given)
@@ -113,15 +118,20 @@ class SessionExchanges(Exchanges):
         return server_noise(self.session.seed, self.round, 1 << 16 | call, like)
 
 
+def probing(program: Callable[..., Any], method: Algorithm[Any, Any]) -> Callable[..., Any]:
+    """The program of a probe, as one of the engine."""
+    return lambda client, **down: program(_Probed(client, part_of(method)), **down)
+
+
 class _Probed(ProbedClient):
     """A client, or S of them, with what probes need on top."""
 
-    def __init__(self, client: Stacked | Single) -> None:
-        self.client, self.memory = client, client.memory
+    def __init__(self, client: Stacked | Single, part: Any) -> None:
+        self.client, self.memory, self.part = client, client.memory, part
         self.work, self.single = client.work, isinstance(client, Single)
         rows = np.array([client.row]) if isinstance(client, Single) else client.rows
         task = self.work.task
-        ids = torch.from_numpy(rows).to(task.device, task.dtype)
+        ids = torch.from_numpy(self.work.identities[rows]).to(task.device, task.dtype)
         self.rows, self.ids = rows, ids if self.single else ids[:, None]
         self.local = Local(self.work.gradients, rows, self._buffers(), samples_that_fit(task))
 
@@ -190,6 +200,16 @@ class _Probed(ProbedClient):
 
     def loss(self, x: Tensor) -> Tensor:
         return self._shaped(self.local.loss(_rows(x)))
+
+    def tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        task, count = self.work.task, len(self.rows)
+        sizes, sums = np.zeros(count), x.new_zeros(count, len(tests_of(task)))
+        if task.test is not None and sums.numel():
+            sizes = split_of_test(task).sizes[self.rows]
+        if sizes.any():
+            points = _rows(x).expand(count, -1)
+            sums = personal_sums(task, self.rows, points, self._buffers()).T
+        return self._shaped(torch.from_numpy(sizes).to(sums)[:, None]), self._shaped(sums)
 
     def settled(self, value: Any) -> Any:
         return settled(value)

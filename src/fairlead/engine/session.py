@@ -116,6 +116,8 @@ class Session:
         self.task, self.method, self.batches = task, method, batches
         self.weights, self.seed, self.keep, self.group = weights, seed, keep, group
         self.identities = np.arange(task.clients)
+        self.noise_seed = seed
+        """Of the noise that the server adds; a deployed server has one of its own."""
         x, self.buffers = task.start(seed)
         self.server_bytes = sum(t.nbytes for t in method.init(x).tensors().values())
         self.states = States(method.memory(x), keep)

@@ -37,6 +37,7 @@ from fairlead.probe import (
     GradientNoise,
     LocalPoints,
     Measure,
+    OnClients,
     Place,
     Probe,
     ProbedClient,
@@ -51,7 +52,7 @@ PROBES: dict[str, type[Probe]] = {
     probe.name: probe
     for probe in (
         Dissimilarity, Curvature, SaddleCurvature, GradientNoise, ControlLag, LocalPoints, Alpha,
-        CompressionError, CKA,
+        CompressionError, CKA, OnClients,
     )
 }  # fmt: skip
 """The probes by name, as the command line knows them."""
@@ -75,6 +76,7 @@ __all__ = [
     "LocalPoints",
     "Measure",
     "Measured",
+    "OnClients",
     "Place",
     "Probe",
     "ProbedClient",

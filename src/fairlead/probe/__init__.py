@@ -6,6 +6,7 @@ from fairlead.probe.drift import ClientDrift, DriftDiversity
 from fairlead.probe.heterogeneity import Dissimilarity
 from fairlead.probe.local import CKA, Alpha, CompressionError, LocalPoints
 from fairlead.probe.noise import ControlLag, GradientNoise, batch_noise
+from fairlead.probe.on_clients import OnClients
 from fairlead.probe.place import Found, Place, Probe, ProbedClient
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "GradientNoise",
     "LocalPoints",
     "Measure",
+    "OnClients",
     "Place",
     "Probe",
     "ProbedClient",

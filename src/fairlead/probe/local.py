@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -105,7 +104,7 @@ class Alpha(Probe):
         return {"e": torch.cat(e, -1), "squares": squares}, False
 
     def take(self, at: Place) -> Found:
-        ids = np.arange(at.clients)
+        ids = at.some(None)
         _, heard = at.exchanges.trial(at.state, ids, self.points, {})
         if "points" not in heard:
             return Found({}, {}, [UNHEARD], len(ids))
@@ -119,8 +118,8 @@ class Alpha(Probe):
         e = heard["e"].reshape(len(squares), -1)
         top = (e * e).sum(-1).to(torch.float64)  # of means: α/n
         share = float(torch.where(squares > 0, top / squares, 0.0).max())
-        values = {"": share * at.clients, "share": share}
-        return Found(values, {}, (), len(ids), int(at.sizes.sum()))
+        values = {"": share * len(ids), "share": share}
+        return Found(values, {}, (), len(ids), int(at.sizes[ids].sum()))
 
 
 @dataclass(frozen=True)

@@ -88,25 +88,20 @@ class ControlLag(Probe):
     leaves: ClassVar[str] = "two numbers, summed with those of others"
     clients: int | None = None
 
-    def lag(self, client: ProbedClient, x: Tensor, best: Tensor, part: Any = None) -> Lag:
+    def lag(self, client: ProbedClient, x: Tensor, best: Tensor) -> Lag:
         c = getattr(client.memory, "c", None)
         if c is None:
             raise FairleadError(
                 "the method keeps no control variates: ControlLag is for Scaffold, FedPVR and others with c_i"
             )
-        inside = slice(None) if part is None else part
+        inside = slice(None) if client.part is None else client.part
         now, then = client.grad(x), client.grad(best)
         outside = _square(then) - _square(then[..., inside])  # zero unless only a part is kept
         return Lag(now=_square(c - now[..., inside]), best=_square(c - then[..., inside]) + outside)
 
     def take(self, at: Place) -> Found:
-        ids, part = at.some(self.clients), at.part
-
-        def lag(client: ProbedClient, x: Tensor, best: Tensor) -> Lag:
-            return self.lag(client, x, best, part)
-
-        known = at.optimum is not None
-        up = at.run(lag, ids, x=at.x, best=at.optimum if at.optimum is not None else at.x)
+        ids, known = at.some(self.clients), at.optimum is not None
+        up = at.run(self.lag, ids, x=at.x, best=at.optimum if at.optimum is not None else at.x)
         values = {"": float(up.now), **({"C": float(up.best)} if known else {})}
         return Found(values, {}, sampled(at, ids, None)[:1], len(ids), used(at, ids, None))
 

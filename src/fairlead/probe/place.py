@@ -32,6 +32,8 @@ class ProbedClient(Client[Any]):
 
     ids: Tensor
     """The clients' numbers: (S, 1), or (1,) for one client."""
+    part: Any
+    """The coordinates that the method variance-reduces, see `part_of`."""
 
     @abstractmethod
     def halves(self, x: Tensor, batch: int | None) -> tuple[Tensor, Tensor]:
@@ -54,6 +56,11 @@ class ProbedClient(Client[Any]):
     @abstractmethod
     def loss(self, x: Tensor) -> Tensor:
         """f_i(x) with the model in evaluation mode: (S, 1) or (1,)."""
+
+    @abstractmethod
+    def tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """How many test samples the client has, (S, 1) or (1,), and the sums over them of the loss and of every metric
+        that has a value per sample, in the order of `Place.tests`: (S, m) or (m,)."""
 
     @abstractmethod
     def settled(self, value: Any) -> Any:
@@ -105,19 +112,23 @@ class Place:
     method: Algorithm[Any, Any] = field(repr=False)
     seed: int = 0
     round: int = 0
+    tests: tuple[str, ...] = ()
+    """What clients measure on their test data, by name."""
+    present: Ids | None = field(default=None, repr=False)
+    """The clients that answer; None for all."""
 
     @property
     def part(self) -> Any:
-        """The coordinates that the method variance-reduces: FedPVR's part; None if it does not say."""
-        inner = getattr(self.method, "method", self.method)
-        return getattr(inner, "part", None)
+        """The coordinates that the method variance-reduces."""
+        return part_of(self.method)
 
     def some(self, count: int | None) -> Ids:
         """So many clients at random, the same in every process; all if None."""
-        if count is None or count >= self.clients:
-            return np.arange(self.clients)
+        there = np.arange(self.clients) if self.present is None else self.present
+        if count is None or count >= len(there):
+            return there
         rng = np.random.default_rng([self.seed, self.round, count])
-        return np.sort(rng.choice(self.clients, count, replace=False))
+        return np.sort(rng.choice(there, count, replace=False))
 
     def run(self, program: Callable[..., Any], ids: Ids, **broadcast: Broadcast) -> Any:
         """The means over clients of what a program of a probe uploads; fields of `each` have a row per client."""
@@ -168,6 +179,11 @@ class Probe(ABC):
         return f"{self.name}/{key}" if key else self.name
 
 
+def part_of(method: Algorithm[Any, Any]) -> Any:
+    """The coordinates that a method variance-reduces: FedPVR's part; None if it does not say."""
+    return getattr(getattr(method, "method", method), "part", None)
+
+
 def used(at: Place, ids: Ids, batch: int | None) -> int:
     """Samples of some clients, at most `batch` of each."""
     sizes = at.sizes[ids]
@@ -215,6 +231,7 @@ __all__ = [
     "Probe",
     "ProbedClient",
     "coordinates",
+    "part_of",
     "sampled",
     "used",
 ]

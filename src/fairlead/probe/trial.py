@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -18,10 +19,15 @@ from fairlead.core.records import Upload
 from fairlead.probe.place import ProbedClient
 from fairlead.schedules import Rate
 
+TRIAL = "trial."
+"""How the labels of programs that are listened to begin."""
+
 
 class Heard(Upload):
     """A method's upload, and the means of what was heard."""
 
+    kind: ClassVar[type[Upload]] = Upload
+    """The class of the method's upload."""
     sent: Mapping[str, Tensor]
     heard: Mapping[str, Tensor]
 
@@ -30,6 +36,28 @@ class HeardEach(Heard):
     """The same, with what was heard client by client."""
 
     each: ClassVar[tuple[str, ...]] = ("heard",)
+
+
+@cache
+def _heard(kind: type[Upload], each: bool) -> type[Heard]:
+    """The class of what is sent when a program with this upload is listened to."""
+    base = HeardEach if each else Heard
+    return cast(type[Heard], type(base.__name__, (base,), {"kind": kind}))
+
+
+def listened(inner: Callable[..., Any], hear: Callable[..., Any]) -> Callable[..., Heard]:
+    """A method's client program with an ear in between. What is sent to `hear` has a name that begins with _."""
+
+    def program(client: ProbedClient, **down: Any) -> Heard:
+        own = {key[1:]: down.pop(key) for key in list(down) if key.startswith("_")}
+        start = next((v for v in down.values() if isinstance(v, Tensor)), None)
+        ear = Ear(client, start)
+        returned = inner(ear, **down)
+        upload = client.settled(returned[0] if isinstance(returned, tuple) else returned)
+        found, each = hear(client, ear, **own)
+        return _heard(type(upload), each)(sent=upload.tensors(), heard=found)
+
+    return program
 
 
 class Ear(Client[Any]):
@@ -87,7 +115,8 @@ class _EarStep(Step):
 class TrialCohort(Cohort):
     """A cohort whose clients are listened to.
 
-    ask: runs one exchange and returns means and rows by name. hear: a function (client, ear, **sent) → vectors by name.
+    ask: runs one exchange and returns means and rows by name, and the class of the uploads. hear: a function
+    (client, ear, **sent) → vectors by name.
     """
 
     def __init__(
@@ -95,7 +124,7 @@ class TrialCohort(Cohort):
         cohort: Cohort,
         ask: Callable[
             [str, Callable[..., Any], Mapping[str, Broadcast]],
-            tuple[dict[str, Tensor], dict[str, Tensor], Replies[Any]],
+            tuple[dict[str, Tensor], dict[str, Tensor], Replies[Any], type[Heard]],
         ],
         program: Callable[[Callable[..., Any]], tuple[str, Callable[..., Any]]],
         hear: Callable[..., Any],
@@ -114,25 +143,14 @@ class TrialCohort(Cohort):
 
     def run(self, program: Callable[..., Any], **broadcast: Broadcast) -> Replies[Any]:
         name, inner = self.program(program)
-        kinds: list[type[Upload]] = []
         extra = {f"_{key}": value for key, value in self.extra.items()}
-
-        def listened(client: ProbedClient, **down: Any) -> Heard:
-            own = {key: down.pop(f"_{key}") for key in self.extra}
-            start = next((v for v in down.values() if isinstance(v, Tensor)), None)
-            ear = Ear(client, start)
-            returned = inner(ear, **down)
-            upload = client.settled(returned[0] if isinstance(returned, tuple) else returned)
-            kinds.append(type(upload))
-            found, each = self.hear(client, ear, **own)
-            return (HeardEach if each else Heard)(sent=upload.tensors(), heard=found)
-
-        sums, rows, replies = self.ask(f"trial.{name}", listened, {**broadcast, **extra})
+        label = f"{TRIAL}{self.hear.__name__}.{name}"
+        heard = listened(inner, self.hear)
+        sums, rows, replies, kind = self.ask(label, heard, {**broadcast, **extra})
         means = _under("sent", sums)
         self.heard |= {**_under("heard", sums), **_under("heard", rows)}
-        each = _under("sent", rows)
-        kind = kinds[0]
-        return replace(replies, mean=kind(**means), rows=kind(**each) if each else None)
+        each, sent = _under("sent", rows), kind.kind
+        return replace(replies, mean=sent(**means), rows=sent(**each) if each else None)
 
 
 def _under(group: str, flat: Mapping[str, Tensor]) -> dict[str, Tensor]:

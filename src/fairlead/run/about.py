@@ -83,7 +83,7 @@ def class_labels(task: Task) -> NDArray[Any] | None:
 def _split(task: Task) -> dict[str, Any] | None:
     """The number of samples per client and class, if targets are classes."""
     labels = class_labels(task)
-    if labels is None:
+    if labels is None or bool((task.order < 0).any()):  # or samples are elsewhere
         return None
     counts, classes, notes = shown(task.split, labels)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from fairlead.core.method import Algorithm
 from fairlead.core.records import State
 from fairlead.engine.probing import SessionExchanges
 from fairlead.engine.session import Session
-from fairlead.errors import FairleadError
+from fairlead.errors import Absent, FairleadError
 from fairlead.probe import Measure, Probe
-from fairlead.probe.place import Found, Place
+from fairlead.probe.place import Found, Ids, Place
+from fairlead.task.per_client import tests_of
 from fairlead.task.samples import load
 from fairlead.task.task import Task
 
@@ -79,6 +81,19 @@ class Measured:
         """The numbers by column of a history."""
         return {self.probe.column(name): value for name, value in self.values.items()}
 
+    def to_json(self) -> dict[str, Any]:
+        """All but the vectors, as JSON takes it; infinite numbers are None."""
+        ranges = {
+            self.probe.column(name): [_finite(end) for end in ends]
+            for name, ends in self.ranges.items()
+        }
+        return {
+            "measure": self.name, "values": {n: _finite(v) for n, v in self.columns().items()},
+            "ranges": ranges, "where": self.where, "clients": self.clients, "samples": self.samples,
+            "seconds": self.seconds, "gradients": self.gradients, "bits": self.bits,
+            "notes": list(self.notes), "leaves": self.leaves,
+        }  # fmt: skip
+
     def __str__(self) -> str:
         lines = [f"{self.name} at {self.where}, {self.clients} clients, {self.samples:,} samples"]
         for name, value in self.values.items():
@@ -91,6 +106,10 @@ class Measured:
         lines += [f"  {note}" for note in self.notes]
         cost = f"{self.gradients:,} gradients, {self.bits:,} bits, {self.seconds:.2f} s"
         return "\n".join([*lines, f"  cost: {cost}; what leaves a client: {self.leaves}"])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def take(
@@ -107,7 +126,7 @@ def take(
     begin = time.perf_counter()
     point = state.x if x is None else x
     with torch.no_grad():
-        found: Found = probe.take(_place(session, state, point, probe.name, round))
+        found = _found(session, state, point, probe, round)
     if session.task.device.type == "cuda":
         torch.cuda.synchronize(session.task.device)
     return Measured(
@@ -117,12 +136,29 @@ def take(
     )  # fmt: skip
 
 
-def _place(session: Session, state: State, x: Tensor, name: str, round: int) -> Place:
+def _found(session: Session, state: State, x: Tensor, probe: Probe, round: int) -> Found:
+    """What a probe finds with the clients that answer."""
+    present: Ids | None = None
+    while True:
+        try:
+            return probe.take(_place(session, state, x, probe.name, round, present))
+        except Absent as away:
+            present = away.left
+            if not len(away.left):
+                raise FairleadError(
+                    f"no client has answered the measure {probe.name}: bring clients back, and measure again"
+                ) from None
+
+
+def _place(
+    session: Session, state: State, x: Tensor, name: str, round: int, present: Ids | None
+) -> Place:
     task = session.task
     return Place(
         x=x, exchanges=SessionExchanges(session, round, name), clients=task.clients, sizes=task.sizes,
         weights=session.weights, layers=task.layers, flip=task.flip, optimum=task.optimum,
         held_out=_held_out(task), state=state, method=session.method, seed=session.seed, round=round,
+        tests=tests_of(task), present=present,
     )  # fmt: skip
 
 

@@ -161,9 +161,12 @@ def _ends(v: NDArray[np.float64]) -> tuple[float, float]:
 
 def split_of_test(task: Any) -> Split:
     """The test samples of every client: those the task was given, or else a share of the test data with the labels
-    that the client trains on."""
+    that the client trains on; all of them if there is one client."""
     if task.test_clients is not None:
         return task.test_clients
+    if task.clients == 1:
+        count = len(task.test[0])
+        return Split(np.arange(count), np.array([0, count]))
     if "split_of_test" not in task.memo:
         mine, theirs = task.data[-1], task.test[-1]
         few = mine.dim() == 1 and (not mine.is_floating_point() or len(mine.unique()) <= LABELS)
@@ -193,6 +196,11 @@ def per_sample(task: Any) -> dict[str, Any]:
     """The loss and the metrics with a value per sample, by name; `Whole` ones have none for a client."""
     kept = {name: m for name, m in task.metrics.items() if not isinstance(m, Whole)}
     return {"test_loss": task.loss, **kept}
+
+
+def tests_of(task: Any) -> tuple[str, ...]:
+    """What a client can measure on test data of its own, by name; nothing in a saddle task."""
+    return () if task.flip is not None else tuple(per_sample(task))
 
 
 def columns(task: Any, setting: PerClient | None) -> dict[str, Better]:
