@@ -54,6 +54,7 @@ from fairlead.run.needs import needs
 from fairlead.run.stopping import BestModel, EarlyStopping
 from fairlead.run.train import Run, train
 from fairlead.study.compare import Comparison, compare
+from fairlead.study.diagnose import Diagnosis, diagnose
 from fairlead.study.tuning import Tuning, tune
 from fairlead.task import catalog as tasks
 from fairlead.task import losses, models, problems
@@ -85,6 +86,7 @@ __all__ = [
     "Comparison",
     "Compressor",
     "DPFedAvg",
+    "Diagnosis",
     "Distributed",
     "Diverged",
     "EarlyStopping",
@@ -144,6 +146,7 @@ __all__ = [
     "aggregate",
     "cite",
     "compare",
+    "diagnose",
     "features",
     "local",
     "losses",

@@ -21,7 +21,7 @@ from fairlead.cli.common import (
     say_loading,
 )
 from fairlead.cli.flags import Flags, settings_command
-from fairlead.cli.settings import OPTIONS
+from fairlead.cli.settings import METHOD_SETTINGS, OPTIONS
 
 
 @settings_command(
@@ -102,6 +102,41 @@ def tune(s: dict[str, Any], own: dict[str, Any]) -> None:
     from fairlead.cli.tuning import tune_command
 
     tune_command(s, own)
+
+
+DIAGNOSIS: Flags = {
+    "budget": (float, "gradients to spend, or up to 1 their share of the planned run [0.1]"),
+    "by": (str, "what to save: rounds, bits or hours [rounds, or hours with --link]"),
+    "link": (
+        str,
+        "the slowest client's link as down/up/latency: 10Mbit/1Mbit/50ms; /0.2s adds a local step",
+    ),
+}
+
+
+@settings_command(
+    "diagnose",
+    leave_out={
+        "method", "methods", "lr", "grid", "schedule", *METHOD_SETTINGS, "set", "seed", "seeds", "checkpoint_every",
+        "track", "overwrite", "timeout", "workers", "x", "figure", "eval_every", "drift", "measures", "every", "average",
+        "per_client", "personal_steps",
+    },
+    cls=examples(
+        "fairlead diagnose --rounds 200 --out out/advice",
+        "fairlead diagnose --task a9a --split dirichlet --split-value 0.1 --cohort 5 --rounds 300 --steps 10",
+        'fairlead diagnose --target "accuracy>0.9" --link 10Mbit/1Mbit/50ms --rounds 200',
+        "fairlead run --config out/advice/advice.toml",
+    ),
+    more=DIAGNOSIS,
+    panel="Diagnosis",
+)  # fmt: skip
+def diagnose(s: dict[str, Any], own: dict[str, Any]) -> None:
+    """Recommend a method, local steps and a step size for a task.
+
+    Answers nine questions with ranges, at a small part of the cost of the planned run, and writes advice.toml."""
+    from fairlead.cli.diagnosing import diagnose_command
+
+    diagnose_command(s, own)
 
 
 MEASURED: Flags = {

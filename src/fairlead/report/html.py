@@ -103,3 +103,8 @@ def _hash(text: str) -> str:
 @cache
 def _part(name: str) -> str:
     return files("fairlead.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def stylesheet() -> str:
+    """The style of the page, for other pages that should look like it."""
+    return _part("page.css")

@@ -41,7 +41,7 @@ def train_many(
     progress: bool | Progress | None = None,
     callbacks: Callable[[int], Sequence[AnyCallback]] | None = None,
     outs: Sequence[str | Path | Recorder | None] | None = None,
-    resume: Literal["auto"] | None = None,
+    resume: Literal["auto"] | Sequence[Run | None] | None = None,
     together: bool | None = None,
     **settings: Any,
 ) -> list[Run]:
@@ -54,6 +54,7 @@ def train_many(
     callbacks: returns the callbacks of a run, given its index. outs: one folder per run.
     resume: "auto" continues from the checkpoints in these folders, with the same final bytes; runs that are
         trained together continue from the newest round that all of them have, and ended runs stay as they are.
+        Or one run, or None, per run: those with fewer rounds to go on from, in memory.
     together: False trains runs one after another; True raises an error if they must be; by default
         runs are trained together if the engine is `vmap`. What is broadcast to clients then has a
         client axis, so client programs must index vectors by their last axis (x[..., part]) and use
@@ -68,6 +69,13 @@ def train_many(
     """
     if outs is not None and len(outs) != len(runs):
         raise FairleadError(f"{len(outs)} folders for {len(runs)} runs: give one per run")
+    earlier: Sequence[Run | None] = [None] * len(runs)
+    if resume is not None and not isinstance(resume, str):
+        earlier, resume = resume, None
+        if len(earlier) != len(runs):
+            raise FairleadError(
+                f"{len(earlier)} runs to resume for {len(runs)} runs: give one, or None, per run"
+            )
     if resume is not None and (resume != "auto" or outs is None or None in outs):
         raise FairleadError(f'resume is {resume!r}: give "auto", and a folder per run in outs')
     loops: list[Loop] = []
@@ -79,7 +87,9 @@ def train_many(
         try:
             if resume is not None and isinstance(out, str | Path):
                 out = Recorder(out, resume=True)
-            loop = prepared(task, method, plan, local, engine, None, own, out, fingerprint=known)
+            loop = prepared(
+                task, method, plan, local, engine, None, own, out, resume=earlier[place], fingerprint=known
+            )  # fmt: skip
             loops.append(loop)
         except FairleadError as error:
             for loop in loops:
@@ -130,12 +140,12 @@ def pays(task: Task, **settings: Any) -> bool:
 
 
 def _alike(loops: Sequence[Loop]) -> list[list[Loop]]:
-    """The runs in groups that differ only in seed and step size."""
+    """The runs in groups that differ only in seed and step size, and are in the same round."""
     groups: dict[str, list[Loop]] = {}
     for loop in loops:
         method = loop.algorithm
         plain = method.with_lr(1.0) if "lr" in method.rates() else method
-        key = json.dumps([type(method).__qualname__, described(plain)], default=str)
+        key = json.dumps([type(method).__qualname__, described(plain), loop.done], default=str)
         groups.setdefault(key, []).append(loop)
     return list(groups.values())
 

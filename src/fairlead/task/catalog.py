@@ -229,6 +229,23 @@ def _linear(
     )  # fmt: skip
 
 
+def logistic(
+    source: str,
+    clients: int = 10,
+    split: str = "similarity",
+    split_value: float | None = None,
+    split_seed: int = 0,
+    l2: float = 1e-3,
+    valid: float | None = None,
+    data: str | None = None,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+) -> Task:
+    """Logistic regression on a data set with two classes."""
+    found = sources.load(source, data)
+    return _linear(found, clients, split, split_value, split_seed, l2, valid, dtype, device)
+
+
 TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
     "theorem2": problems.theorem2,
@@ -249,6 +266,7 @@ TASKS |= {
     for name, source in sources.SOURCES.items()
     if name.startswith(("mnist", "fashion", "emnist", "femnist", "cifar"))
 }
+TASKS |= {name: _named(logistic, name, sources.SOURCES[name].what) for name in ("a9a", "w8a")}
 TASKS |= {
     "dialects": _named(text, "dialects", "Generated text in which each client has its own dialect"),
     "shakespeare": _named(text, "shakespeare", sources.SOURCES["shakespeare"].what),
