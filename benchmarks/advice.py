@@ -1,6 +1,6 @@
 """How good is the advice of `fairlead diagnose`?
 
-    python benchmarks/advice.py [--developed] [--only NAME]     one line per pair in benchmarks/results/advice.jsonl
+    python benchmarks/advice.py [--developed] [--part 0/2]      one line per pair in benchmarks/results/advice.jsonl
     python benchmarks/advice.py --table                         the tables of docs/diagnose.md
 
 For each pair (advice_pairs.py) a grid of methods × local steps × step sizes is run with a seed that the diagnosis does not
@@ -34,12 +34,14 @@ from fairlead.study.diagnose.rule import FAMILIES, Candidate
 from fairlead.task.metrics import reaches
 from fairlead.task.pooled import pooled
 
-RATES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
+RATES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 FEW, MANY = 5, 20
 SEED = 2
 """The seed of the judge; the diagnosis sees 0 and 1."""
 LATE = 3
 """Runs are given up after so many times the planned rounds."""
+EARLY = ("SCAFFOLD", "FedAvg with server momentum")
+"""Often the best: others with many local steps are given up after half as many rounds more than the best so far."""
 FILES = Path(__file__).parent / "results"
 
 
@@ -60,8 +62,8 @@ class Judge:
         ]
         fedavg = [one for one in self.grid if one.family == "FedAvg"]
         self.target = math.nan
-        runs = self._runs(fedavg, pair.rounds)
         half = pair.rounds // 2
+        runs = self._runs(fedavg, half)
         curves = {
             one: run.history[pair.metric][: half + 1]
             for one, run in runs.items()
@@ -77,7 +79,15 @@ class Judge:
             pick = max if self.better == "higher" else min
             top = pick(alive, key=lambda one: alive[one])
             self.layers = drifts([runs[top]])
-        self.need([one for one in self.grid if one not in self.known], pair.rounds)
+        for name in sorted(names, key=lambda name: name not in EARLY):
+            for steps in (FEW, MANY):
+                mine = [
+                    o
+                    for o in self.grid
+                    if o.family == name and o.steps == steps and o not in self.known
+                ]
+                most = 1.5 * self.best("rounds") if steps == MANY else half
+                self.need(mine, math.ceil(most))
 
     def _runs(self, some: Sequence[Candidate], rounds: int, **more: Any) -> dict[Candidate, fl.Run]:
         found: dict[Candidate, fl.Run] = {}
@@ -114,8 +124,10 @@ class Judge:
     def best(self, unit: str, *families: str, steps: int | None = None) -> float:
         """The least that the grid needs."""
         found = [
-            self.known[one][unit] for one in self.grid
-            if (not families or one.family in families) and steps in (None, one.steps)
+            self.known[one][unit]
+            for one in self.grid
+            if one in self.known
+            and (not families or one.family in families) and steps in (None, one.steps)
         ]  # fmt: skip
         return min(found, default=math.inf)
 
@@ -191,10 +203,9 @@ def judged(name: str, pair: Pair) -> dict[str, Any]:
     }
     goal = {pair.metric: judge.target}
     for unit in ("rounds", "bits"):
-        found = {
-            "rule": _diagnosed(judge, goal, unit, True),
-            "without constants": _diagnosed(judge, goal, unit, False),
-        }
+        found = {"rule": _diagnosed(judge, goal, unit, True)}
+        if unit == "rounds":
+            found["without constants"] = _diagnosed(judge, goal, unit, False)
         advised = {who: one.best for who, one in found.items()}
         rivals = {"fixed": fixed, "random": random_search, "halving": halving}
         advised |= {who: rival(judge, unit) for who, rival in rivals.items()}
@@ -324,15 +335,16 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> str:
     text = []
     for unit in ("rounds", "bits"):
         text += [f"**{unit.capitalize()} to the target, over the best of the grid**", ""]
-        head = ["pair", f"best of the grid: {unit}", *WHO]
+        who = [name for name in WHO if all(name in line[unit] for line in lines)]
+        head = ["pair", f"best of the grid: {unit}", *who]
         text += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for line in lines:
             best = line["grid"][unit]
             shown = f"{best:.0f}" if unit == "rounds" else f"{best / 1e6:.3g} Mbit"
-            cells = [_ratio(line[unit][who]) for who in WHO]
+            cells = [_ratio(line[unit][one]) for one in who]
             text.append("| " + " | ".join([line["pair"], shown, *cells]) + " |")
         for name, of in (("median", np.median), ("worst", max)):
-            cells = [_number(float(of([_value(line[unit][who]) for line in lines]))) for who in WHO]
+            cells = [_number(float(of([_value(line[unit][one]) for line in lines]))) for one in who]
             text.append("| " + " | ".join([f"**{name}**", "", *cells]) + " |")
         text.append("")
     text += ["| answer | asked | range settled it | right within its range |", "|---|---|---|---|"]
@@ -375,6 +387,7 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="part of the name of the pairs")
     parser.add_argument("--table", action="store_true", help="print the tables of what is stored")
+    parser.add_argument("--part", default="0/1", help="1/3 for the second third of the pairs")
     given = parser.parse_args()
     torch.set_num_threads(1)
     pairs, file = (
@@ -385,7 +398,8 @@ def main() -> None:
     if given.table:
         print(tables(done))
         return
-    for name, pair in pairs.items():
+    part, parts = map(int, given.part.split("/"))
+    for name, pair in list(pairs.items())[part::parts]:
         if given.only in name and name not in {line["pair"] for line in done}:
             line = judged(name, pair)
             FILES.mkdir(exist_ok=True)

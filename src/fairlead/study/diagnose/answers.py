@@ -294,8 +294,8 @@ def slowdown(race: Race, best: Candidate, few: Any, seed: int) -> float:
     """How many times as many rounds a run needs as the best to get as far as both have been."""
     runs = {(best, 0): race.runs[best, seed], (best, 1): few}
     rounds = Race(race.task, race.settings, 0, race.score, race.lower, runs=runs)
-    if rounds.curve(best, 1).argmin() == 0:
+    if not rounds.progresses(best, 1):
         return math.inf
-    level = max(float(rounds.curve(best, k).min()) for k in (0, 1))
+    level = max(float(rounds.curve(best, k)[-1]) for k in (0, 1))
     usual, late = (rounds.cost_to(best, level, k) for k in (0, 1))
     return late / usual if usual > 0 else 1.0

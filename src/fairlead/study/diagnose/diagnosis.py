@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fairlead.data.batches import Geometric
 from fairlead.describe import counted
 from fairlead.errors import FairleadError, unknown
 from fairlead.run.train import Run, train
-from fairlead.study.diagnose.answers import Answer, Seen, answers
+from fairlead.study.diagnose.answers import COMPRESSED, Answer, Seen, answers
 from fairlead.study.diagnose.constants import Constants, constants
 from fairlead.study.diagnose.link import Link
 from fairlead.study.diagnose.race import Race, work_of
@@ -24,7 +24,7 @@ from fairlead.task.evaluation import recorded
 from fairlead.task.pooled import pooled
 from fairlead.task.task import Task
 
-SHARES = {"measures": 0.04, "step sizes": 0.2, "methods": 0.36, "local steps": 0.2, "final": 0.2}
+SHARES = {"measures": 0.06, "step sizes": 0.14, "methods": 0.48, "local steps": 0.2, "final": 0.12}
 """What each part of the diagnosis may spend of the budget."""
 UNITS = ("rounds", "bits", "hours")
 HALF = 0.5
@@ -242,7 +242,7 @@ def _plan(task: Task, facts: Facts, race: Race, gradients: float) -> str:
 def _measure(
     race: Race, facts: Facts, known: list[Constants], where: str, run: Run | None = None
 ) -> Facts:
-    """Measure the constants; the larger curvature counts."""
+    """Measure the constants; those at the start are what the rule goes by."""
     share = SHARES["measures"] / 2 * race.budget
     x = None if run is None else run.x
     found = constants(race.task, where, share, race.settings, x)
@@ -250,12 +250,9 @@ def _measure(
         return facts
     known.append(found)
     race.charge("measures", found.gradients, found.bits)
-    if found.beta <= 0:
+    if found.beta <= 0 or found.smooth <= 0 or run is not None:
         return facts
-    return Facts(
-        facts.clients, facts.cohort, facts.rounds, facts.steps, facts.layers,
-        max(found.beta, facts.beta or 0.0),
-    )  # fmt: skip
+    return replace(facts, beta=found.beta, smooth=found.smooth)
 
 
 def _raced(
@@ -263,7 +260,7 @@ def _raced(
 ) -> list[Candidate]:
     """The rule, carried out with one seed: step sizes, then methods, then local steps. All that ran, the best first."""
     tried = step_sizes(facts)
-    limit = SHARES["step sizes"] * race.budget
+    limit = race.spent + SHARES["step sizes"] * race.budget
     race.advance(tried, 1, what="step sizes")
     while race.spent < limit:
         best = race.ranked(tried)[0]
@@ -273,39 +270,54 @@ def _raced(
         tried.append(one)
         race.advance([one], 1, what="step sizes")
     left = max(0.0, limit - race.spent) / race.budget
-    tried = race.halve(race.ranked(tried)[:2], left, "step sizes", first=2, most=8) + tried[2:]
+    tried = race.ranked(tried)
+    tried = race.halve(tried[:2], left, "step sizes", first=2, most=8) + tried[2:]
     best = tried[0]
     tell(f"step size: {best.lr:g} for FedAvg with {counted(best.steps, 'local step')}")
     if measure:
         _measure(race, facts, known, f"round {race.done(best)} of the race", race.runs[best, 0])
     lanes, why = methods(facts, best.lr)
     reasons += why
-    lanes = race.halve(lanes, SHARES["methods"], "methods", first=2, keep=2)
-    run = [one for one in lanes if race.done(one)]
+    packed = [one for one in lanes if one.family == COMPRESSED and race.by == "rounds"]
+    raced = race.halve([o for o in lanes if o not in packed], SHARES["methods"], "methods", first=2)
+    run = [one for one in raced if race.done(one)]
+    if packed and race.cost(packed, 2) < race.budget - race.spent:
+        race.advance(packed, 2, what="methods")
+        run += packed
     if len(run) < len(lanes):
-        missing = ", ".join(one.family for one in lanes if not race.done(one))
+        missing = ", ".join(one.family for one in lanes if one not in run)
         reasons.append(f"the budget did not allow for {missing}")
-    tell(
-        f"methods: {', '.join(one.family for one in run[:2])} ahead after {counted(race.done(run[0]), 'round')}"
-    )
-    more = more_steps(facts, run)
-    rounds = race.done(run[0])
-    while more and race.cost(more, 1) > SHARES["local steps"] * race.budget:
-        more.pop()
-    if more:
-        rounds = min(rounds, race.reachable(more, SHARES["local steps"] * race.budget))
-        race.advance(more, rounds, what="local steps")
-    else:
+    ahead = ", ".join(one.family for one in run[:2])
+    tell(f"methods: {ahead} ahead after {counted(race.done(run[0]), 'round')}")
+    more = _with_more_steps(race, facts, run, reasons)
+    rest = [one for one in race.ranked(tried) if race.done(one)]
+    return list(dict.fromkeys([*more, *run, *rest]))
+
+
+def _with_more_steps(
+    race: Race, facts: Facts, run: Sequence[Candidate], reasons: list[str]
+) -> list[Candidate]:
+    """The best local method with more steps, next to what it was with few: the better first, if it is ahead of all."""
+    best = next((one for one in run if one.family != "FedSGD"), None)
+    limit, tried = race.spent + SHARES["local steps"] * race.budget, []
+    for one in more_steps(facts, best) if best else []:
+        if race.spent + race.price(one) > limit:
+            break
+        race.advance([one], 1, what="local steps")
+        tried.append(one)
+        if race.ranked([*tried, run[0]])[0] == one:
+            break
+    if not tried:
         reasons.append(f"the budget did not allow for {facts.many} local steps")
-    entries = list(dict.fromkeys([*run, *more, *(one for one in tried if race.done(one))]))
-    return _in_order(race, entries)
-
-
-def _in_order(race: Race, entries: Sequence[Candidate]) -> list[Candidate]:
-    """The best first: those that ran longest are compared with each other, then with those that were dropped."""
-    most = max(race.done(one) for one in entries)
-    ahead = [one for one in entries if race.done(one) >= most / 2]
-    return race.ranked(ahead) + race.ranked([one for one in entries if one not in ahead])
+        return []
+    first = race.ranked(tried)[0]
+    race.advance(
+        [first],
+        min(race.done(run[0]), race.reachable([first], limit - race.spent)),
+        what="local steps",
+    )
+    order = race.ranked([run[0], *tried])
+    return order[: order.index(run[0]) + 1] + [one for one in order if one != run[0]]
 
 
 def _final(race: Race, order: Sequence[Candidate], reasons: list[str], tell: Say) -> None:
@@ -315,6 +327,8 @@ def _final(race: Race, order: Sequence[Candidate], reasons: list[str], tell: Say
     always = [next((o for o in alive if o.family == name), None) for name in ("FedAvg", "FedSGD")]
     finalists = list(dict.fromkeys([alive[0], *rivals, *(one for one in always if one)]))
     left = (race.budget - race.spent) * 0.6  # the rest is for questions 7 and 9
+    while len(finalists) > 2 and race.reachable(finalists, left, seed=1) < 2:
+        finalists.pop()
     rounds = min(race.reachable(finalists, left, seed=1), race.done(alive[0]))
     if rounds < 1:
         reasons.append("the budget did not allow for a second seed: ranges are guesses")

@@ -195,10 +195,15 @@ class Race:
     def saving(self, one: Candidate, other: Candidate, seed: int = 0) -> float:
         """How many times the cost of `one` the other needs to get as far as both have been."""
         for idle, found in ((one, 0.0), (other, math.inf)):
-            if self.is_lost(idle, seed) or self.curve(idle, seed).argmin() == 0:  # no progress
+            if self.is_lost(idle, seed) or not self.progresses(idle, seed):
                 return found
-        level = max(float(self.curve(c, seed).min()) for c in (one, other))
+        level = max(float(self.curve(c, seed)[-1]) for c in (one, other))
         return self.cost_to(other, level, seed) / self.cost_to(one, level, seed)
+
+    def progresses(self, candidate: Candidate, seed: int = 0) -> bool:
+        """Whether it is better than at the start."""
+        values = self.curve(candidate, seed)
+        return bool(values[-1] < values[0])
 
     def cost_to(self, candidate: Candidate, level: float, seed: int = 0) -> float:
         """The cost at which a score is first reached, between rounds on a line; infinite if it is not."""

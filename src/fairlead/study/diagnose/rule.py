@@ -4,18 +4,18 @@ R: planned rounds     S: clients per round     N: clients     K: local steps    
 
 1. *Step size first*, for FedAvg, because every other choice depends on it and it is cheap to see: a step that is too
    large shows in one round. The ladder starts at 1/β, the largest step that is safe for the measured curvature, and is
-   extended while its best rung is at an end.
-2. *Then the method*, all with the few local steps that are cheap to try, and with the step size found. Momentum
-   multiplies a step, so methods with momentum start lower. FedSGD takes one step as long as
-   FedAvg's few together, up to 1.5/β.
-   FedSGD and FedAvg are always in: the answers are relative to them. Momentum is always in: often the largest lever.
-3. *Then more local steps* for the two best methods, as they cost most to try: with the same step size, and with a
-   smaller one, because drift grows with K·η.
+   extended while its best rung is at an end. The two best go on, as one round favours steps that are too large.
+2. *Then the method*, all with the few local steps that are cheap to try, and with the step size found. Local momentum
+   multiplies a step, so it starts lower; the server's does so only after some rounds, and starts at FedAvg's. FedSGD
+   takes one step as long as FedAvg's few together, but at most 1.5/L, as 2/L diverges. FedSGD and FedAvg are always in:
+   the answers are relative to them. Momentum is always in: often the largest lever.
+3. *Then more local steps* for the best method, as they cost most to try: with the same step size, which is often
+   right, and if that is worse with a smaller one, because drift grows with K·η.
 4. *Control variates only if clients return*: a client's correction is as old as its last visit, and with fewer than
    three visits (R·S/N) most corrections are those of the start. FedPVR only for networks: with one layer it is SCAFFOLD.
-5. *One compressed method*: whether compression pays depends on the link, so it is measured rather than assumed.
-6. A method is dropped only in comparison with others at the same cost (rounds, bits or hours), and the best of a method
-   stays until there are no more entries than methods, as step sizes are easier to tell apart than methods.
+5. *One compressed method*, as whether it pays depends on the task. It saves bits, not rounds, so where rounds count it
+   runs only as long as it takes to tell.
+6. Configurations are compared at the same cost (rounds, bits or hours), and the worse half is dropped.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Facts:
     layers: int
     """Layers with parameters."""
     beta: float | None = None
-    """The largest curvature of a client, at the start and after a pilot step; None if not measured."""
+    """The largest curvature of a client at the start, β; None if not measured."""
+    smooth: float | None = None
+    """That of the mean, L."""
 
     @property
     def visits(self) -> float:
@@ -69,7 +71,7 @@ class Facts:
 
     @property
     def many(self) -> int:
-        """The local steps that the best methods are tried with."""
+        """The local steps that the best method is tried with."""
         return MANY * self.few
 
 
@@ -94,7 +96,7 @@ FAMILIES: dict[str, Family] = {
         lambda lr: FedAvg(lr, momentum=0.9), {"method": "fedavg", "momentum": 0.9}, 1 / LADDER
     ),
     "FedAvg with server momentum": Family(
-        lambda lr: FedAvg(lr, server=MOMENTUM), {"method": "fedavg", "server": "momentum"}, 1 / LADDER
+        lambda lr: FedAvg(lr, server=MOMENTUM), {"method": "fedavg", "server": "momentum"}
     ),
     "SCAFFOLD": Family(Scaffold, {"method": "scaffold"}, stateful=True),
     "FedPVR": Family(
@@ -185,14 +187,11 @@ def methods(facts: Facts, lr: float) -> tuple[list[Candidate], list[str]]:
 
 def one_step(facts: Facts, lr: float) -> float:
     """FedSGD's step size: FedAvg's few steps together, but not beyond what is stable (rule 2)."""
-    return facts.few * lr if facts.beta is None else min(facts.few * lr, 1.5 / facts.beta)
+    return facts.few * lr if facts.smooth is None else min(facts.few * lr, 1.5 / facts.smooth)
 
 
-def more_steps(facts: Facts, best: Sequence[Candidate]) -> list[Candidate]:
-    """The two best methods with more local steps (rule 3)."""
-    local = [one for one in best if one.family != "FedSGD"][:2]
-    return [
-        Candidate(one.family, facts.many, two_digits(one.lr / divisor))
-        for one in local
-        for divisor in (1.0, LADDER)
-    ]
+def more_steps(facts: Facts, best: Candidate) -> list[Candidate]:
+    """The best method with more local steps: with the same step size, and then, if that is worse, with a smaller one
+    (rule 3)."""
+    rates = (best.lr, two_digits(best.lr / LADDER))
+    return [Candidate(best.family, facts.many, lr) for lr in rates]
