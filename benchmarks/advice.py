@@ -31,7 +31,7 @@ from advice_pairs import DEVELOPED_ON, JUDGED_ON, Pair
 from fairlead.study.diagnose.answers import drifts
 from fairlead.study.diagnose.race import Race, work_of
 from fairlead.study.diagnose.rule import FAMILIES, Candidate
-from fairlead.task.metrics import reaches
+from fairlead.task.metrics import Better, reaches
 from fairlead.task.pooled import pooled
 
 RATES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
@@ -51,9 +51,9 @@ class Judge:
     def __init__(self, pair: Pair) -> None:
         self.pair, self.task = pair, pair.make()
         several = len({name.rpartition(".")[0] for name in self.task.layers}) > 1
-        self.better = "higher" if pair.metric == "accuracy" else "lower"
+        self.better: Better = "higher" if pair.metric == "accuracy" else "lower"
         self.known: dict[Candidate, dict[str, float]] = {}
-        names = [name for name in FAMILIES if several or name != "FedPVR"]
+        names = [n for n in FAMILIES if (several or n != "FedPVR") and n != "minibatch SGD"]
         self.grid = [
             Candidate(name, steps, lr)
             for name in names
@@ -290,7 +290,9 @@ def _true_gap(judge: Judge, found: fl.Diagnosis) -> tuple[float, None]:
     plan, local = work_of(pair.settings)
     batch = float(np.minimum(local.sizes_of(judge.task.sizes), judge.task.sizes).mean())
     together = max(1, round(batch * len(plan.sampler.cohort(0, 0, judge.task.clients))))
-    work = {} if best.family == "FedSGD" else {"steps": best.steps, "batch_size": together}
+    work: dict[str, Any] = (
+        {} if best.family == "FedSGD" else {"steps": best.steps, "batch_size": together}
+    )
     central = fl.train(
         pooled(judge.task), best.method, rounds=pair.rounds, seed=SEED, progress=False, **work
     )

@@ -11,9 +11,9 @@ import numpy as np
 
 from fairlead.run.train import Run
 from fairlead.study.diagnose.forecast import rounds_to
-from fairlead.study.diagnose.race import Race
+from fairlead.study.diagnose.race import MOST, Race
 from fairlead.study.diagnose.ranges import Range, of_ratios, of_seeds, short
-from fairlead.study.diagnose.rule import LADDER, Candidate, Facts
+from fairlead.study.diagnose.rule import LADDER, LARGE, Candidate, Facts
 from fairlead.study.measured import Measured
 
 UNCLEAR = "no clear winner"
@@ -88,16 +88,16 @@ def _times(race: Race, found: Range) -> str:
 
 def _local_steps(race: Race, order: Sequence[Candidate]) -> Answer:
     question = "Do local steps pay against one large-batch step per round?"
-    sgd = best_of(order, "FedSGD")
-    local = next((one for one in order if one.family != "FedSGD"), None)
+    sgd = best_of(order, *LARGE)
+    local = next((one for one in order if one.family not in LARGE), None)
     if sgd is None or local is None:
-        return Answer(question, "Not known: FedSGD was not raced or diverged.", clear=False)
+        return Answer(question, "Not known: none was raced, or it diverged.", clear=False)
     found = ratio(race, local, sgd)
     word = (
         "Yes" if found.low > 1 else "No" if found.high < 1 else f"{UNCLEAR[0].upper()}{UNCLEAR[1:]}"
     )
     return Answer(
-        question, f"{word}: FedSGD needs {_times(race, found)} of {local} to get as far.", found,
+        question, f"{word}: {sgd.family} needs {_times(race, found)} of {local} to get as far.", found,
         _verdict(found),
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ def _method(race: Race, order: Sequence[Candidate]) -> Answer:
 
 def _steps(race: Race, order: Sequence[Candidate]) -> Answer:
     question, best = "How many local steps?", order[0]
-    if best.family == "FedSGD":
+    if best.family in LARGE:
         return Answer(question, "One large-batch step per round.", Range(1, 1, 1))
     other = next((o for o in order if o.family == best.family and o.steps != best.steps), None)
     if other is None:
@@ -140,8 +140,8 @@ def _step_size(race: Race, order: Sequence[Candidate]) -> Answer:
     low, high = best.lr / math.sqrt(LADDER), best.lr * math.sqrt(LADDER)
     near = [lr for lr in tried if lr != best.lr]
     if near:
-        words = f"lr {best.lr:g}, the best of {', '.join(f'{lr:g}' for lr in tried)}; between {low:.2g} and {high:.2g} "
-        words += "there is nothing to gain by the ladder."
+        all_tried = ", ".join(f"{lr:g}" for lr in tried)
+        words = f"lr {best.lr:g}, the best of {all_tried}: expect the optimum between {low:.2g} and {high:.2g}."
     else:
         low, high = best.lr / LADDER, best.lr * LADDER
         words = f"lr {best.lr:g}, from FedAvg's; no other was raced with this method, so try {low:.2g} and {high:.2g} too."
@@ -176,7 +176,7 @@ def _forecast(
     named = {
         "recommended": order[0],
         "FedAvg": best_of(order, "FedAvg"),
-        "FedSGD": best_of(order, "FedSGD"),
+        "large batch": best_of(order, *LARGE),
     }
     rows, first = [], None
     for name, one in named.items():
@@ -194,7 +194,7 @@ def _forecast(
             "Mbit up": run.ledger.up / 1e6, "Mbit": (run.ledger.up + run.ledger.down) / 1e6,
             "gradients": run.counters.gradients,
         }  # fmt: skip
-        row = {"": name if name == one.family else f"{name}: {one}", "rounds": str(rounds)}
+        row = {"": str(one) if name != "recommended" else f"{name}: {one}", "rounds": str(rounds)}
         row |= {column: str(rounds.times(total / run.rounds)) for column, total in each.items()}
         if race.link is not None:
             row["hours"] = str(rounds.times(race.hours_per_round(one)))
@@ -295,7 +295,7 @@ def slowdown(race: Race, best: Candidate, few: Any, seed: int) -> float:
     runs = {(best, 0): race.runs[best, seed], (best, 1): few}
     rounds = Race(race.task, race.settings, 0, race.score, race.lower, runs=runs)
     if not rounds.progresses(best, 1):
-        return math.inf
-    level = max(float(rounds.curve(best, k)[-1]) for k in (0, 1))
+        return MOST
+    level = max(float(rounds.smoothed(best, k)[-1]) for k in (0, 1))
     usual, late = (rounds.cost_to(best, level, k) for k in (0, 1))
     return late / usual if usual > 0 else 1.0

@@ -13,9 +13,9 @@ from fairlead.errors import FairleadError
 from fairlead.measure import Curvature, Dissimilarity, Probe, take
 from fairlead.task.task import Task
 
-PRODUCTS = 6
+PRODUCTS = 4
 """Hessian-vector products per spectrum: its upper end needs few."""
-CLIENTS = 5
+CLIENTS = 3
 FEWEST = 8
 """Samples of a client below which its curvature is not worth measuring."""
 

@@ -18,7 +18,16 @@ from fairlead.study.diagnose.constants import Constants, constants
 from fairlead.study.diagnose.link import Link
 from fairlead.study.diagnose.race import Race, work_of
 from fairlead.study.diagnose.ranges import short
-from fairlead.study.diagnose.rule import Candidate, Facts, extended, methods, more_steps, step_sizes
+from fairlead.study.diagnose.rule import (
+    LARGE,
+    Candidate,
+    Facts,
+    extended,
+    large_batch,
+    methods,
+    more_steps,
+    step_sizes,
+)
 from fairlead.study.measured import Measured, measured
 from fairlead.task.evaluation import recorded
 from fairlead.task.pooled import pooled
@@ -184,7 +193,7 @@ def diagnose(
     if measure:
         facts = _measure(race, facts, known, "the start")
     order = _raced(race, facts, reasons, known, measure, tell)
-    _final(race, order, reasons, tell)
+    _final(race, facts, order, reasons, tell)
     order = _settled(race, order)
     seen = _more(race, order[0], tell)
     if what.note:
@@ -209,15 +218,16 @@ def _facts(
     batch = float(np.minimum(local.sizes_of(task.sizes), task.sizes).mean())
     groups = {name.rpartition(".")[0] for name in task.layers}
     cohort = float(np.mean(some))
-    facts = Facts(task.clients, cohort, rounds, max(1, round(taken)), len(groups))
+    each = float(task.sizes.mean()) / batch
+    facts = Facts(task.clients, cohort, rounds, max(1, round(taken)), len(groups), each)
     return facts, rounds * cohort * taken * batch
 
 
 def _score(task: Task, settings: Mapping[str, Any], what: Measured) -> tuple[str, bool]:
     """The column by which configurations are compared: a loss, as it tells them apart earlier than a metric that
-    counts; on validation data if there are any, else on the training data."""
+    counts; on validation data if there are any, else on the training data, or on test data if that is not recorded."""
     known = recorded(task, settings.get("weighting", "uniform"), settings.get("objective", True))
-    for name in ("valid_loss", "loss"):
+    for name in ("valid_loss", "loss", "test_loss"):
         if name in known:
             return name, True
     return what.by, what.better == "lower"
@@ -298,7 +308,7 @@ def _with_more_steps(
     race: Race, facts: Facts, run: Sequence[Candidate], reasons: list[str]
 ) -> list[Candidate]:
     """The best local method with more steps, next to what it was with few: the better first, if it is ahead of all."""
-    best = next((one for one in run if one.family != "FedSGD"), None)
+    best = next((one for one in run if one.family not in LARGE), None)
     limit, tried = race.spent + SHARES["local steps"] * race.budget, []
     for one in more_steps(facts, best) if best else []:
         if race.spent + race.price(one) > limit:
@@ -320,11 +330,16 @@ def _with_more_steps(
     return order[: order.index(run[0]) + 1] + [one for one in order if one != run[0]]
 
 
-def _final(race: Race, order: Sequence[Candidate], reasons: list[str], tell: Say) -> None:
-    """A second seed for the two best methods, FedAvg and FedSGD."""
+def _final(
+    race: Race, facts: Facts, order: Sequence[Candidate], reasons: list[str], tell: Say
+) -> None:
+    """A second seed for the two best methods, FedAvg and the large-batch one."""
     alive = [one for one in order if not race.is_lost(one)]
     rivals = [one for one in alive if one.family != alive[0].family][:1]
-    always = [next((o for o in alive if o.family == name), None) for name in ("FedAvg", "FedSGD")]
+    always = [
+        next((o for o in alive if o.family == name), None)
+        for name in ("FedAvg", large_batch(facts))
+    ]
     finalists = list(dict.fromkeys([alive[0], *rivals, *(one for one in always if one)]))
     left = (race.budget - race.spent) * 0.6  # the rest is for questions 7 and 9
     while len(finalists) > 2 and race.reachable(finalists, left, seed=1) < 2:

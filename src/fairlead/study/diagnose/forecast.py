@@ -46,14 +46,14 @@ def _one(curve: NDArray[np.float64], target: float, better: Better) -> Range:
         found = float(good.argmax())
         return Range(found, found, found)
     r = len(curve) - 1
-    if r < 4:
+    if r < 2:
         return Range(math.inf, r, math.inf)
     logs, goal = _logs(curve, better), float(_logs(np.array([target]), better)[0])
     now, half, quarter = (_smooth(logs, k) for k in (r, r // 2, r // 4))
     last, before, gap = half - now, quarter - half, now - goal
     if last <= 0:
         return Range(math.inf, r, math.inf)
-    rho = min(FASTEST, max(SLOWEST, last / before)) if before > 0 else 1.0
+    rho = min(FASTEST, max(SLOWEST, last / before)) if before > 0 and r >= 4 else 1.0
     ends = rho, min(FASTEST, 1.25 * max(rho, 1.0)), 0.8 * rho
     middle = r - r // 8 / 2  # of the rounds that were averaged
     value, low, high = (middle * 2 ** _doublings(gap, last, one) for one in ends)

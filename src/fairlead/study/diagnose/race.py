@@ -19,6 +19,9 @@ from fairlead.study.diagnose.link import Link
 from fairlead.study.diagnose.rule import Candidate
 from fairlead.task.task import Task
 
+MOST = 100.0
+"""A larger ratio of costs is not told from an infinite one."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -155,6 +158,14 @@ class Race:
         values = run.history[self.score] * (1 if self.lower else -1)
         return np.where(np.isfinite(values), values, np.inf)
 
+    def smoothed(self, candidate: Candidate, seed: int = 0) -> NDArray[np.float64]:
+        """The score in the mean over the later half of the rounds so far, as single rounds depend on who took part."""
+        values = self.curve(candidate, seed)
+        total = np.append(0.0, np.cumsum(values))
+        last = np.arange(len(values))
+        first = last // 2 + (last > 0)
+        return (total[last + 1] - total[first]) / (last + 1 - first)
+
     def costs(self, candidate: Candidate, seed: int = 0) -> NDArray[np.float64]:
         """What it had cost by each round, in the unit of the race."""
         run = self.runs[candidate, seed]
@@ -181,7 +192,7 @@ class Race:
         """The score at a cost, between rounds on a line."""
         if self.is_lost(candidate, seed):
             return math.inf
-        return float(np.interp(cost, self.costs(candidate, seed), self.curve(candidate, seed)))
+        return float(np.interp(cost, self.costs(candidate, seed), self.smoothed(candidate, seed)))
 
     def ranked(self, candidates: Sequence[Candidate], seed: int = 0) -> list[Candidate]:
         """The best first, compared at the cost that all of them have reached; those that are lost last."""
@@ -193,21 +204,22 @@ class Race:
         return sorted(candidates, key=lambda one: found.get(one, math.inf))
 
     def saving(self, one: Candidate, other: Candidate, seed: int = 0) -> float:
-        """How many times the cost of `one` the other needs to get as far as both have been."""
-        for idle, found in ((one, 0.0), (other, math.inf)):
-            if self.is_lost(idle, seed) or not self.progresses(idle, seed):
-                return found
-        level = max(float(self.curve(c, seed)[-1]) for c in (one, other))
-        return self.cost_to(other, level, seed) / self.cost_to(one, level, seed)
+        """How many times the cost of `one` the other needs to get as far as both have been, up to a hundred."""
+        idle = [self.is_lost(c, seed) or not self.progresses(c, seed) for c in (one, other)]
+        if any(idle):
+            return 1.0 if all(idle) else 1 / MOST if idle[0] else MOST
+        level = max(float(self.smoothed(c, seed)[-1]) for c in (one, other))
+        found = self.cost_to(other, level, seed) / self.cost_to(one, level, seed)
+        return min(MOST, max(1 / MOST, found))
 
     def progresses(self, candidate: Candidate, seed: int = 0) -> bool:
         """Whether it is better than at the start."""
-        values = self.curve(candidate, seed)
+        values = self.smoothed(candidate, seed)
         return bool(values[-1] < values[0])
 
     def cost_to(self, candidate: Candidate, level: float, seed: int = 0) -> float:
         """The cost at which a score is first reached, between rounds on a line; infinite if it is not."""
-        values, costs = self.curve(candidate, seed), self.costs(candidate, seed)
+        values, costs = self.smoothed(candidate, seed), self.costs(candidate, seed)
         hit = np.flatnonzero(values <= level)
         if not len(hit):
             return math.inf

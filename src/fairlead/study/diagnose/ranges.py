@@ -12,7 +12,7 @@ class Range:
     """A number and the range in which it is expected.
 
     >>> str(Range(30, 20, 45)), str(Range(0.5, 0.5, 0.5)), str(Range(math.inf, 200, math.inf))
-    ('30 (20 … 45)', '0.5', 'more than 200')
+    ('30 (20 … 45)', '0.5', '> 200')
     """
 
     value: float
@@ -23,7 +23,7 @@ class Range:
         if self.low == self.high:
             return short(self.value)
         if math.isinf(self.value):
-            return f"more than {short(self.low)}"
+            return f"> {short(self.low)}"
         return f"{short(self.value)} ({short(self.low)} … {short(self.high)})"
 
     def __contains__(self, value: float) -> bool:

@@ -6,11 +6,12 @@ R: planned rounds     S: clients per round     N: clients     K: local steps    
    large shows in one round. The ladder starts at 1/β, the largest step that is safe for the measured curvature, and is
    extended while its best rung is at an end. The two best go on, as one round favours steps that are too large.
 2. *Then the method*, all with the few local steps that are cheap to try, and with the step size found. Local momentum
-   multiplies a step, so it starts lower; the server's does so only after some rounds, and starts at FedAvg's. FedSGD
-   takes one step as long as FedAvg's few together, but at most 1.5/L, as 2/L diverges. FedSGD and FedAvg are always in:
-   the answers are relative to them. Momentum is always in: often the largest lever.
+   multiplies a step, so it starts lower; the server's does so only after some rounds, and starts at half. FedSGD takes one step as long as FedAvg's few together, but at most 1.5/L, as 2/L diverges; where a pass over the data is
+   dearer than many local steps, minibatch SGD stands in for it, with the few batches of the others. One of these and
+   FedAvg are always in: the answers are relative to them. Momentum is always in: often the largest lever.
 3. *Then more local steps* for the best method, as they cost most to try: with the same step size, which is often
-   right, and if that is worse with a smaller one, because drift grows with K·η.
+   right, and if that is worse with a smaller one, because drift grows with K·η. With the server's momentum the smaller
+   one comes first: its steps grow tenfold over ten rounds, more than a short race shows.
 4. *Control variates only if clients return*: a client's correction is as old as its last visit, and with fewer than
    three visits (R·S/N) most corrections are those of the start. FedPVR only for networks: with one layer it is SCAFFOLD.
 5. *One compressed method*, as whether it pays depends on the task. It saves bits, not rounds, so where rounds count it
@@ -30,7 +31,7 @@ import torch
 
 from fairlead.compress import QSGD
 from fairlead.core.method import Algorithm
-from fairlead.methods import FedAvg, FedPVR, FedSGD, Scaffold
+from fairlead.methods import FedAvg, FedPVR, FedSGD, MinibatchSGD, Scaffold
 
 LADDER = 3.0
 """The ratio of neighbouring step sizes."""
@@ -54,6 +55,8 @@ class Facts:
     """The local steps of the planned run."""
     layers: int
     """Layers with parameters."""
+    per_pass: float = 1.0
+    """The steps of a pass over a client's data, in the mean."""
     beta: float | None = None
     """The largest curvature of a client at the start, β; None if not measured."""
     smooth: float | None = None
@@ -85,18 +88,23 @@ class Family:
     """Its step size to start with, relative to FedAvg's."""
     stateful: bool = False
     layered: bool = False
+    builds: bool = False
+    """Whether its steps go on growing for rounds, beyond what a short race shows."""
 
 
+LARGE = ("FedSGD", "minibatch SGD")
+"""One large-batch step per round."""
 MOMENTUM = partial(torch.optim.SGD, momentum=0.9, lr=1.0)
 
 FAMILIES: dict[str, Family] = {
     "FedSGD": Family(FedSGD, {"method": "fedsgd"}),
+    "minibatch SGD": Family(MinibatchSGD, {"method": "minibatch-sgd"}),
     "FedAvg": Family(FedAvg, {"method": "fedavg"}),
     "FedAvg with local momentum": Family(
         lambda lr: FedAvg(lr, momentum=0.9), {"method": "fedavg", "momentum": 0.9}, 1 / LADDER
     ),
     "FedAvg with server momentum": Family(
-        lambda lr: FedAvg(lr, server=MOMENTUM), {"method": "fedavg", "server": "momentum"}
+        lambda lr: FedAvg(lr, server=MOMENTUM), {"method": "fedavg", "server": "momentum"}, 0.5, builds=True
     ),
     "SCAFFOLD": Family(Scaffold, {"method": "scaffold"}, stateful=True),
     "FedPVR": Family(
@@ -179,10 +187,15 @@ def methods(facts: Facts, lr: float) -> tuple[list[Candidate], list[str]]:
             )
         elif family.layered and facts.layers < 2:
             reasons.append(f"{name} is left out: the model has one layer, for which it is SCAFFOLD")
-        else:
-            rate = one_step(facts, lr) if name == "FedSGD" else lr * family.factor
+        elif name not in LARGE or name == large_batch(facts):
+            rate = one_step(facts, lr) if name in LARGE else lr * family.factor
             found.append(Candidate(name, facts.few, two_digits(rate)))
     return found, reasons
+
+
+def large_batch(facts: Facts) -> str:
+    """FedSGD, or minibatch SGD where a pass over the data costs more than many local steps (rule 2)."""
+    return "FedSGD" if facts.per_pass <= facts.many else "minibatch SGD"
 
 
 def one_step(facts: Facts, lr: float) -> float:
@@ -193,5 +206,6 @@ def one_step(facts: Facts, lr: float) -> float:
 def more_steps(facts: Facts, best: Candidate) -> list[Candidate]:
     """The best method with more local steps: with the same step size, and then, if that is worse, with a smaller one
     (rule 3)."""
-    rates = (best.lr, two_digits(best.lr / LADDER))
+    start = best.lr / LADDER if FAMILIES[best.family].builds else best.lr
+    rates = (two_digits(start), two_digits(start / LADDER))
     return [Candidate(best.family, facts.many, lr) for lr in rates]
