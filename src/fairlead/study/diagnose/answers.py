@@ -40,8 +40,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Seen:
-    """The recommendation with half of the clients, and with all data in one place, if they were run."""
+    """A configuration with half of the clients, and with all data in one place, if they were run."""
 
+    one: Candidate | None = None
     few: Run | None = None
     central: Run | None = None
 
@@ -58,7 +59,7 @@ def answers(
         _step_size(race, alive),
         _compressor(race, alive),
         _forecast(race, facts, alive, what, target),
-        _central(race, alive[0], seen, what),
+        _central(race, seen, what),
         _layers(race, facts, alive),
         _few_clients(race, alive[0], seen),
     ]
@@ -194,7 +195,7 @@ def _forecast(
             "Mbit up": run.ledger.up / 1e6, "Mbit": (run.ledger.up + run.ledger.down) / 1e6,
             "gradients": run.counters.gradients,
         }  # fmt: skip
-        row = {"": str(one) if name != "recommended" else f"{name}: {one}", "rounds": str(rounds)}
+        row = {"": name if name == "recommended" else one.family, "rounds": str(rounds)}
         row |= {column: str(rounds.times(total / run.rounds)) for column, total in each.items()}
         if race.link is not None:
             row["hours"] = str(rounds.times(race.hours_per_round(one)))
@@ -210,9 +211,9 @@ def _forecast(
     return Answer(question, words, first, math.isfinite(first.high), tuple(rows))
 
 
-def _central(race: Race, best: Candidate, seen: Seen, what: Measured) -> Answer:
+def _central(race: Race, seen: Seen, what: Measured) -> Answer:
     question = "How far below centralised training?"
-    if seen.central is None or seen.central.stopped == "diverged":
+    if seen.one is None or seen.central is None or seen.central.stopped == "diverged":
         why = (
             "the budget did not allow for it"
             if seen.central is None
@@ -229,14 +230,14 @@ def _central(race: Race, best: Candidate, seen: Seen, what: Measured) -> Answer:
     sign = 1.0 if what.better == "higher" else -1.0
     gaps = []
     for k in (0, 1):
-        run = race.runs.get((best, k))
+        run = race.runs.get((seen.one, k))
         if run is not None and run.rounds >= rounds:
             gaps.append(sign * (there - float(run.history[what.by][rounds])))
     found = of_seeds(gaps)
     found = Range(found.value, min(found.low, 0.0), found.high)
     side = "below" if found.value > 0 else "not below"
     words = (
-        f"After {rounds} rounds {what.by} is {short(abs(found.value))} {side} that of the same steps on all data in one "
+        f"After {rounds} rounds of {seen.one}, {what.by} is {short(abs(found.value))} {side} that of the same steps on all data in one "
         f"place, {there:.4g} (range {short(found.low)} … {short(found.high)})."
     )
     return Answer(question, words, found, found.low > 0 or found.high < 0)
@@ -277,17 +278,17 @@ def drifts(runs: Sequence[Run]) -> dict[str, Range]:
 
 def _few_clients(race: Race, best: Candidate, seen: Seen) -> Answer:
     question = "What if only half of the clients answer?"
-    if seen.few is None:
+    if seen.one is None or seen.few is None:
         return Answer(question, "Not known: the budget did not allow for it.", clear=False)
     if seen.few.stopped == "diverged":
         return Answer(
             question, "It diverges: use a smaller step size.", Range(math.inf, 1, math.inf)
         )
-    found = of_ratios(
-        [slowdown(race, best, seen.few, seed) for seed in (0, 1) if (best, seed) in race.runs]
-    )
+    one = seen.one
+    found = of_ratios([slowdown(race, one, seen.few, k) for k in (0, 1) if (one, k) in race.runs])
+    asked = "" if one == best else f", as seen with {one}"
     word = "It takes" if _verdict(found) else "No clear difference: it takes"
-    return Answer(question, f"{word} {found} times as many rounds.", found, _verdict(found))
+    return Answer(question, f"{word} {found} times as many rounds{asked}.", found, _verdict(found))
 
 
 def slowdown(race: Race, best: Candidate, few: Any, seed: int) -> float:

@@ -33,11 +33,13 @@ from fairlead.task.evaluation import recorded
 from fairlead.task.pooled import pooled
 from fairlead.task.task import Task
 
-SHARES = {"measures": 0.06, "step sizes": 0.14, "methods": 0.48, "local steps": 0.2, "final": 0.12}
+SHARES = {"measures": 0.05, "step sizes": 0.13, "methods": 0.42, "local steps": 0.2, "final": 0.2}
 """What each part of the diagnosis may spend of the budget."""
 UNITS = ("rounds", "bits", "hours")
 HALF = 0.5
 """The share of clients that do not answer, for the last question."""
+ENOUGH = 4
+"""Rounds that answer the questions about few clients and centralised training."""
 FEW_ROUNDS = 16
 """Rounds of the planned work below which a budget decides little."""
 
@@ -195,7 +197,7 @@ def diagnose(
     order = _raced(race, facts, reasons, known, measure, tell)
     _final(race, facts, order, reasons, tell)
     order = _settled(race, order)
-    seen = _more(race, order[0], tell)
+    seen = _more(race, order, tell)
     if what.note:
         reasons.append(what.note.removeprefix("note: "))
     found = Diagnosis(task, facts, race, what, goal, gradients, known, reasons, order)
@@ -341,7 +343,7 @@ def _final(
         for name in ("FedAvg", large_batch(facts))
     ]
     finalists = list(dict.fromkeys([alive[0], *rivals, *(one for one in always if one)]))
-    left = (race.budget - race.spent) * 0.6  # the rest is for questions 7 and 9
+    left = (race.budget - race.spent) / 2  # the rest is for questions 7 and 9
     while len(finalists) > 2 and race.reachable(finalists, left, seed=1) < 2:
         finalists.pop()
     rounds = min(race.reachable(finalists, left, seed=1), race.done(alive[0]))
@@ -367,12 +369,19 @@ def _settled(race: Race, order: Sequence[Candidate]) -> list[Candidate]:
     return [first, *(one for one in order if one != first)]
 
 
-def _more(race: Race, best: Candidate, tell: Say) -> Seen:
-    """Runs for two questions: the same with half the clients, and with all data in one place."""
+def _more(race: Race, order: Sequence[Candidate], tell: Say) -> Seen:
+    """Runs for two questions: the same with half the clients, and with all data in one place. Where the recommendation
+    is too dear for that, the best of the cheaper ones is asked."""
     task, settings = race.task, {**race.settings}
     batch = settings.pop("batch_size", None)
-    price, left = race.price(best), race.budget - race.spent
-    rounds = int(min(race.done(best), left / (price * (1 + HALF)))) if price else 0
+    left = race.budget - race.spent
+    best, rounds = order[0], 0
+    for one in order:
+        affordable = int(min(race.done(one), left / (race.price(one) * (1 + HALF))))
+        if affordable > rounds and not race.is_lost(one):
+            best, rounds = one, affordable
+        if rounds >= ENOUGH:
+            break
     if rounds < 2:
         return Seen()
     work = {} if best.family == "FedSGD" else {"steps": best.steps}
@@ -395,4 +404,4 @@ def _more(race: Race, best: Candidate, tell: Say) -> Seen:
     )
     race.charge("final", central.counters.gradients, 0)
     tell(f"final: half of the clients, and all data in one place, for {counted(rounds, 'round')}")
-    return Seen(few, central)
+    return Seen(best, few, central)

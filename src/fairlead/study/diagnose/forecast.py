@@ -25,7 +25,8 @@ FASTEST, SLOWEST = 2.0, 0.25
 def rounds_to(
     curves: Sequence[NDArray[np.float64]], target: float, better: Better, most: float
 ) -> Range:
-    """The rounds to a target, from the metric by round for one or several seeds. most: beyond it a number of rounds
+    """The rounds to a target, from the metric by round for one or several seeds, of which those that are less
+    than half as long as the longest do not count. most: beyond it a number of rounds
     is as good as infinite.
 
     >>> e = np.exp(-0.1 * np.arange(33))
@@ -34,7 +35,8 @@ def rounds_to(
     >>> rounds_to([e], 0.5, "lower", 1e4)
     Range(value=7.0, low=7.0, high=7.0)
     """
-    each = [_one(np.asarray(curve, float), target, better) for curve in curves]
+    longest = max(len(curve) for curve in curves)
+    each = [_one(curve, target, better) for curve in curves if 2 * len(curve) >= longest]
     middle = float(np.median([one.value for one in each]))
     low, high = min(one.low for one in each), max(one.high for one in each)
     return Range(*(_whole(value, most) for value in (middle, low, high)))

@@ -65,8 +65,8 @@ def short(value: float) -> str:
     """A number with three digits, whole if it is large.
 
     >>> short(0.12345), short(123456.0), short(12.0), short(math.inf)
-    ('0.123', '123,456', '12', 'infinitely many')
+    ('0.123', '123,456', '12', '∞')
     """
     if math.isinf(value):
-        return "infinitely many"
+        return "∞"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

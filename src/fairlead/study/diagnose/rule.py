@@ -6,9 +6,10 @@ R: planned rounds     S: clients per round     N: clients     K: local steps    
    large shows in one round. The ladder starts at 1/β, the largest step that is safe for the measured curvature, and is
    extended while its best rung is at an end. The two best go on, as one round favours steps that are too large.
 2. *Then the method*, all with the few local steps that are cheap to try, and with the step size found. Local momentum
-   multiplies a step, so it starts lower; the server's does so only after some rounds, and starts at half. FedSGD takes one step as long as FedAvg's few together, but at most 1.5/L, as 2/L diverges; where a pass over the data is
-   dearer than many local steps, minibatch SGD stands in for it, with the few batches of the others. One of these and
-   FedAvg are always in: the answers are relative to them. Momentum is always in: often the largest lever.
+   multiplies a step, so it starts lower; the server's does so only after some rounds, and starts at half. FedSGD takes
+   one step as long as FedAvg's few together, but at most 1.5/L, as 2/L diverges; where a pass over the data is dearer
+   than many local steps, minibatch SGD stands in for it, with the few batches of the others. One of these and FedAvg
+   are always in: the answers are relative to them. Momentum is always in: often the largest lever.
 3. *Then more local steps* for the best method, as they cost most to try: with the same step size, which is often
    right, and if that is worse with a smaller one, because drift grows with K·η. With the server's momentum the smaller
    one comes first: its steps grow tenfold over ten rounds, more than a short race shows.
