@@ -1,7 +1,7 @@
 """How good is the advice of `fairlead diagnose`?
 
     python benchmarks/advice.py [--developed] [--part 0/2]      one line per pair in benchmarks/results/advice.jsonl
-    python benchmarks/advice.py --table                         the tables of docs/diagnose.md
+    python benchmarks/advice.py --page                          put the tables into docs/diagnose.md
 
 For each pair (advice_pairs.py) a grid of methods × local steps × step sizes is run with a seed that the diagnosis does not
 see. The target is what the best FedAvg of the grid reaches in half of the planned rounds. A recommendation is judged by
@@ -325,6 +325,8 @@ QUESTIONS = (
     "local steps pay", "method", "local steps", "step size", "compressor", "rounds to the target", "centralised",
     "layers", "half of the clients",
 )  # fmt: skip
+PAGE = Path(__file__).parent.parent / "docs" / "diagnose.md"
+MARKS = "<!-- results: benchmarks/advice.py --page -->", "<!-- end of results -->"
 WHO = ("rule", "without constants", "fixed", "random", "halving")
 
 
@@ -360,6 +362,15 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(text) + "\n"
 
 
+def write_page(lines: Sequence[Mapping[str, Any]], count: int) -> None:
+    """Replace what is between the marks of the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    head = f"{len(lines)} of the {count} pairs are stored in `benchmarks/results/advice.jsonl`.\n"
+    made = "\n".join([MARKS[0], head, tables(lines)]) + MARKS[1]
+    PAGE.write_text(before + made + after, encoding="utf-8")
+
+
 def _value(cell: Mapping[str, Any]) -> float:
     return math.inf if cell["ratio"] is None else cell["ratio"]
 
@@ -388,7 +399,9 @@ def main() -> None:
         "--developed", action="store_true", help="the pairs that the rule was developed on"
     )
     parser.add_argument("--only", default="", help="part of the name of the pairs")
-    parser.add_argument("--table", action="store_true", help="print the tables of what is stored")
+    parser.add_argument(
+        "--page", action="store_true", help="put the tables of what is stored into the docs"
+    )
     parser.add_argument("--part", default="0/1", help="1/3 for the second third of the pairs")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -397,8 +410,9 @@ def main() -> None:
     )
     file = FILES / file
     done = stored(file)
-    if given.table:
-        print(tables(done))
+    if given.page:
+        order = list(pairs)
+        write_page(sorted(done, key=lambda line: order.index(line["pair"])), len(pairs))
         return
     part, parts = map(int, given.part.split("/"))
     for name, pair in list(pairs.items())[part::parts]:

@@ -220,6 +220,12 @@ def test_a_curve_that_has_stopped_does_not_reach_its_target() -> None:
     assert math.isinf(found.high)
 
 
+def test_a_seed_that_has_only_begun_does_not_spoil_the_forecast() -> None:
+    curve = np.exp(-0.1 * np.arange(33.0))
+    alone = rounds_to([curve], math.exp(-8), "lower", 1e4)
+    assert rounds_to([curve, curve[:2]], math.exp(-8), "lower", 1e4) == alone
+
+
 def test_accuracy_is_read_as_error() -> None:
     curve = 1 - 0.9 * np.exp(-0.05 * np.arange(41))
     found = rounds_to([curve], 1 - 0.9 * math.exp(-0.05 * 75), "higher", 1e4)

@@ -25,9 +25,8 @@ FASTEST, SLOWEST = 2.0, 0.25
 def rounds_to(
     curves: Sequence[NDArray[np.float64]], target: float, better: Better, most: float
 ) -> Range:
-    """The rounds to a target, from the metric by round for one or several seeds, of which those that are less
-    than half as long as the longest do not count. most: beyond it a number of rounds
-    is as good as infinite.
+    """The rounds to a target, from the metric by round for one or several seeds, of which those that ran for half of
+    the rounds of the longest or less do not count. most: beyond it a number of rounds is as good as infinite.
 
     >>> e = np.exp(-0.1 * np.arange(33))
     >>> rounds_to([e], float(np.exp(-8)), "lower", 1e4)
@@ -36,7 +35,7 @@ def rounds_to(
     Range(value=7.0, low=7.0, high=7.0)
     """
     longest = max(len(curve) for curve in curves)
-    each = [_one(curve, target, better) for curve in curves if 2 * len(curve) >= longest]
+    each = [_one(curve, target, better) for curve in curves if 2 * (len(curve) - 1) > longest - 1]
     middle = float(np.median([one.value for one in each]))
     low, high = min(one.low for one in each), max(one.high for one in each)
     return Range(*(_whole(value, most) for value in (middle, low, high)))

@@ -20,6 +20,7 @@ li b { font-weight: 620; }
 .plots figure { flex: 1 1 320px; min-width: 0; max-width: 520px; }
 .plots svg { width: 100%; height: auto; }
 .plots div { font-size: 0.85rem; }
+.plots div span { display: block; }
 td:first-child { text-align: left; padding-left: 0; }
 li .scroll { margin: 8px 0 0; padding: 0; }
 """
@@ -82,7 +83,7 @@ def _measured(found: Any) -> str:
     rows = [
         {
             "at": one.where, "β, a client's largest curvature": short(one.beta), "L, of the mean": short(one.smooth),
-            "mean‖∇f_i‖²/‖∇f‖²": short(one.different), "1/β": short(1 / one.beta) if one.beta > 0 else "-",
+            "mean‖∇fᵢ‖²/‖∇f‖²": short(one.different), "1/β": short(1 / one.beta) if one.beta > 0 else "-",
         }
         for one in found.constants
     ]  # fmt: skip
@@ -103,10 +104,8 @@ def _plots(found: Any) -> str:
     ]  # fmt: skip
     same = [one for one in alive if one.family == best.family]
     if len(same) > 1:
-        lines = {
-            str(one): (race.runs[one, 0].history["round"], race.runs[one, 0].history[race.score])
-            for one in same
-        }
+        own = {str(one).removeprefix(f"{one.family}, "): race.runs[one, 0].history for one in same}
+        lines = {label: (h["round"], h[race.score]) for label, h in own.items()}
         drawn.append(_plot(lines, f"{race.score} of {best.family}", race.lower))
     return f"<div class='plots'>{''.join(drawn)}</div>"
 
