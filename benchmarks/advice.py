@@ -27,6 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fairlead as fl
+from advice_page import write_page
 from advice_pairs import DEVELOPED_ON, JUDGED_ON, Pair
 from fairlead.study.diagnose.answers import drifts
 from fairlead.study.diagnose.race import Race, work_of
@@ -319,68 +320,8 @@ def _true_half(judge: Judge, best: Candidate) -> tuple[float, None]:
     return float(good.argmax()) / usual, None
 
 
-# -- tables -----------------------------------------------------------------------------------------
-
-QUESTIONS = (
-    "local steps pay", "method", "local steps", "step size", "compressor", "rounds to the target", "centralised",
-    "layers", "half of the clients",
-)  # fmt: skip
-PAGE = Path(__file__).parent.parent / "docs" / "diagnose.md"
-MARKS = "<!-- results: benchmarks/advice.py --page -->", "<!-- end of results -->"
-WHO = ("rule", "without constants", "fixed", "random", "halving")
-
-
 def stored(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def tables(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The results as Markdown."""
-    text = []
-    for unit in ("rounds", "bits"):
-        text += [f"**{unit.capitalize()} to the target, over the best of the grid**", ""]
-        who = [name for name in WHO if all(name in line[unit] for line in lines)]
-        head = ["pair", f"best of the grid: {unit}", *who]
-        text += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        for line in lines:
-            best = line["grid"][unit]
-            shown = f"{best:.0f}" if unit == "rounds" else f"{best / 1e6:.3g} Mbit"
-            cells = [_ratio(line[unit][one]) for one in who]
-            text.append("| " + " | ".join([line["pair"], shown, *cells]) + " |")
-        for name, of in (("median", np.median), ("worst", max)):
-            cells = [_number(float(of([_value(line[unit][one]) for line in lines]))) for one in who]
-            text.append("| " + " | ".join([f"**{name}**", "", *cells]) + " |")
-        text.append("")
-    text += ["| answer | asked | range settled it | right within its range |", "|---|---|---|---|"]
-    for k, name in enumerate(QUESTIONS):
-        rows = [line["answers"][k] for line in lines]
-        known = [row for row in rows if row["right"] is not None]
-        right = sum(row["right"] for row in known)
-        text.append(
-            f"| {k + 1}. {name} | {len(known)} | {sum(r['clear'] for r in known)} | {right} |"
-        )
-    return "\n".join(text) + "\n"
-
-
-def write_page(lines: Sequence[Mapping[str, Any]], count: int) -> None:
-    """Replace what is between the marks of the page."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    head = f"{len(lines)} of the {count} pairs are stored in `benchmarks/results/advice.jsonl`.\n"
-    made = "\n".join([MARKS[0], head, tables(lines)]) + MARKS[1]
-    PAGE.write_text(before + made + after, encoding="utf-8")
-
-
-def _value(cell: Mapping[str, Any]) -> float:
-    return math.inf if cell["ratio"] is None else cell["ratio"]
-
-
-def _ratio(cell: Mapping[str, Any]) -> str:
-    return "diverged" if cell["diverged"] else _number(_value(cell))
-
-
-def _number(value: float) -> str:
-    return "not reached" if math.isinf(value) else f"{value:.2f}"
 
 
 def _plain(value: Any) -> Any:

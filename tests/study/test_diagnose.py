@@ -308,6 +308,7 @@ def test_the_same_diagnosis_twice_is_the_same() -> None:
     assert [a.words for a in one.answers] == [a.words for a in two.answers]
 
 
+@pytest.mark.slow
 def test_layers_are_named_for_a_network() -> None:
     found = fl.diagnose(_digits(model="mlp"), rounds=120, steps=8, **SETTINGS)
     layers = found.answers[7]
