@@ -13,6 +13,8 @@ QUESTIONS = (
     "local steps pay", "method", "local steps", "step size", "compressor", "rounds to the target", "centralised",
     "layers", "half of the clients",
 )  # fmt: skip
+RATIOS = ("local steps pay", "compressor", "half of the clients")
+"""Answers that are a ratio of costs, of which the side of one is what counts."""
 PAGE = Path(__file__).parent.parent / "docs" / "diagnose.md"
 MARKS = "<!-- results: benchmarks/advice.py --page -->", "<!-- end of results -->"
 WHO = ("rule", "without constants", "fixed", "random", "halving")
@@ -35,15 +37,34 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> str:
             cells = [_number(float(of([_value(line[unit][one]) for line in lines]))) for one in who]
             text.append("| " + " | ".join([f"**{name}**", "", *cells]) + " |")
         text.append("")
-    text += ["| answer | asked | range settled it | right within its range |", "|---|---|---|---|"]
+    head = [
+        "answer",
+        "asked",
+        "range settled it",
+        "right within its range",
+        "settled for the right side",
+    ]
+    text += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for k, name in enumerate(QUESTIONS):
         rows = [line["answers"][k] for line in lines]
         known = [row for row in rows if row["right"] is not None]
-        right = sum(row["right"] for row in known)
-        text.append(
-            f"| {k + 1}. {name} | {len(known)} | {sum(r['clear'] for r in known)} | {right} |"
-        )
+        clear = [row for row in known if row["clear"]]
+        side = f"{sum(map(_right_side, clear))} of {len(clear)}" if name in RATIOS else ""
+        cells = [
+            f"{k + 1}. {name}",
+            len(known),
+            len(clear),
+            sum(row["right"] for row in known),
+            side,
+        ]
+        text.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(text) + "\n"
+
+
+def _right_side(row: Mapping[str, Any]) -> bool:
+    """Whether a ratio that was said to be above or below one is so; one that is infinite is stored as null."""
+    truth = math.inf if row["truth"] is None else row["truth"]
+    return (truth > 1) == (row["said"][1] > 1)
 
 
 def write_page(lines: Sequence[Mapping[str, Any]], count: int) -> None:
