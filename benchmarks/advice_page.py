@@ -47,7 +47,7 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> str:
     text += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for k, name in enumerate(QUESTIONS):
         rows = [line["answers"][k] for line in lines]
-        known = [row for row in rows if row["right"] is not None]
+        known = [row for row in rows if row["right"] is not None and row["truth"] != 0]
         clear = [row for row in known if row["clear"]]
         side = f"{sum(map(_right_side, clear))} of {len(clear)}" if name in RATIOS else ""
         cells = [
