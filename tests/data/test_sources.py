@@ -281,6 +281,7 @@ def femnist_with_extra(folder: Path) -> None:
         "x_test": x[10:15], "y_test": y[10:15], "writer_test": np.arange(5) % 2,
         "x_extra": x[15:], "y_extra": y[15:], "writer_extra": np.arange(15) % 3,
         "writer_ids": np.array(["a", "b"]), "extra_writer_ids": np.array(["c", "d", "e"]),
+        "writer_source": np.array(["t", "u"]), "extra_source": np.array(["t", "t", "u"]),  # not ours
     }  # fmt: skip
     put(folder, {"femnist.npz": npz(**parts)})
 

@@ -234,10 +234,11 @@ def from_npz(path: Path) -> Arrays:
 
 
 def _check_kind(path: Path, name: str, array: Array) -> None:
-    """Refuse arrays that are not what their name says."""
-    kinds = {"x": "biuf", "y": "biufUS", "writer": "iu"}.get(name.partition("_")[0])
-    if name.endswith("_ids"):
-        kinds = "biufUS"
+    """Refuse arrays that are not what their name says; others may hold anything."""
+    what, _, part = name.partition("_")
+    kinds = {"x": "biuf", "y": "biufUS", "writer": "iu"}.get(what)
+    if part not in ("train", "test", "extra"):
+        kinds = "biufUS" if name in ("writer_ids", "extra_writer_ids") else None
     if kinds is not None and (array.ndim == 0 or array.dtype.kind not in kinds):
         raise FairleadError(
             f"{path} has an array {name} of shape {array.shape} and type {array.dtype}: save one row per "
