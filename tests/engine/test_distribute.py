@@ -124,7 +124,7 @@ def _rows(one: Path, many: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [1, 2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 4))]
+    "count", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3, 4))]
 )
 def test_every_method_on_several_ranks(count: int, single: Path, tmp_path: Path) -> None:
     launch(count, "ranks.py", str(tmp_path), "all", "{}")
@@ -274,6 +274,7 @@ if run.session.group.first:
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
     script = tmp_path / "dies.py"
     script.write_text(DIES)

@@ -217,7 +217,7 @@ def _process(folder: Path, rows: int, together: bool) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_comparison_ends_in_the_same_tables(together: bool, tmp_path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     _compare(whole, together=together)

@@ -345,6 +345,7 @@ def test_a_killed_tuning_goes_on(tmp_path: Path, trained: list[tuple[float, int]
     assert again.to_json() == result.to_json()
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_trials(tmp_path: Path) -> None:
     assert _tuned(tmp_path, partners=2) == 0
     said = [path.read_text() for path in tmp_path.glob("said *")]
