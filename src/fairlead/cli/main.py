@@ -123,8 +123,8 @@ DIAGNOSIS: Flags = {
     },
     cls=examples(
         "fairlead diagnose --rounds 200 --out out/advice",
-        "fairlead diagnose --task a9a --split dirichlet --split-value 0.1 --cohort 5 --rounds 300 --steps 10",
-        'fairlead diagnose --target "accuracy>0.9" --link 10Mbit/1Mbit/50ms --rounds 200',
+        "fairlead diagnose --task a9a --cohort 5 --rounds 300 --steps 10",
+        'fairlead diagnose --target "accuracy>0.9" --link 10Mbit/1Mbit/50ms',
         "fairlead run --config out/advice/advice.toml",
     ),
     more=DIAGNOSIS,
