@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import torch
 
 import fairlead as fl
@@ -85,3 +86,11 @@ METHODS: dict[str, fl.Algorithm] = {
         fl.Scaffold(lr=DECAY), theta=0.5, inner_rounds=2, extrapolation=0.3
     ),
 }
+
+FIRST = set({type(m): name for name, m in reversed(METHODS.items())}.values())
+"""The first row of every method."""
+ROWS = [
+    pytest.param(name, marks=[] if name in FIRST else [pytest.mark.slow], id=name)
+    for name in METHODS
+]
+"""All rows, for tests beside those of test_conformance.py: a method's further variants are slow ones."""

@@ -425,6 +425,7 @@ def test_what_is_printed_is_printed_once(tmp_path: Path) -> None:
     assert out.splitlines() == [f"hello {process.pid}", *["round"] * 3, f"bye {process.pid}"]
 
 
+@pytest.mark.slow
 def test_signals_leave_no_worker_behind(tmp_path: Path) -> None:
     ways = {"killed": signal.SIGKILL, "kept": signal.SIGINT, "ended": signal.SIGTERM,
             "not kept": signal.SIGINT}  # fmt: skip

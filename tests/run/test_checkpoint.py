@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conformance import METHODS
+from conformance import METHODS, ROWS
 from conftest import uneven
 from programs import LIMIT, PATHS, ended, wait_until
 from safetensors.torch import load_file
@@ -42,7 +42,7 @@ def _same(one: fl.Run, two: fl.Run) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vmap", "loop"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ROWS)
 def test_every_method_goes_on_from_its_files(name: str, engine: str, tmp_path) -> None:
     method, work = METHODS[name], {**WORK, "engine": engine}
     whole = fl.train(uneven(), method, rounds=6, **work)
@@ -365,7 +365,9 @@ def test_twenty_kills_end_in_the_same_bytes(name: str, tmp_path) -> None:
     _compare(name, 20, 1500, tmp_path)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "kind", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_the_run_with_a_checkpoint(kind: signal.Signals, tmp_path) -> None:
     process = _process(tmp_path, "scaffold", 100_000)
     with ended([process]):

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from conformance import METHODS
+from conformance import METHODS, ROWS
 from conftest import shared, uneven
 from torch import nn
 
@@ -42,7 +42,7 @@ def _agree(one: fl.Run, two: fl.Run) -> None:
 
 
 @pytest.mark.parametrize("settings", [EPOCHS, RAGGED], ids=["epochs", "steps"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ROWS)
 def test_runs_at_once_are_the_single_runs(name: str, settings: dict, device: str) -> None:
     task, runs = shared(device), _variants(METHODS[name])
     many = fl.train_many(task, runs, together=True, drift=True, **settings)

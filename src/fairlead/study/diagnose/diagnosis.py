@@ -143,6 +143,12 @@ def diagnose(
     link: the slowest client's link as down/up/latency, such as "10Mbit/1Mbit/50ms".
     measure: whether to measure curvature, from which the step sizes start; else they start from 0.1.
     say: is called with the plan before anything runs, and with what is going on.
+
+    >>> import fairlead as fl
+    >>> task = fl.problems.random_quadratics(clients=4, dim=5, delta=0.3, gradient=5.0)
+    >>> found = fl.diagnose(task, rounds=300, steps=4)
+    >>> sorted(found.advice())
+    ['lr', 'method', 'steps']
     """
     if task.flip is not None:
         raise FairleadError(
