@@ -272,7 +272,7 @@ def test_chaos_with_real_processes(tmp_path: Path) -> None:
         there.submit(**config)
 
         def done() -> int:
-            return max([0, *(int(p.stem[6:]) for p in out.glob("checkpoints/round-*"))])
+            return max([0, *(int(p.stem[6:]) for p in out.glob("checkpoints/round-*.safetensors"))])
 
         while not result.exists():
             until = done() + rng.randint(1, 3)
