@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.version import __version__ as __version__
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # type checkers see every public name; programs import them when used, below
     from fairlead.api import *  # noqa: F403
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 from programs import PATHS
+from small_bench import TINY, small_report
 from typer.testing import CliRunner
 
 import fairlead as fl
-from bench import bare, figure, ours, run, table, write
+from bench import bare, ours, run, table, write
 from bench.machine import FAR, Machine
 from bench.peers import PEERS, Peer, contestants, environment, plain
 from bench.scaling import CURVES, network
@@ -25,7 +26,6 @@ from bench.turns import Contestant, Times, own, take_turns
 from bench.workloads import WORKLOADS, Workload, chosen
 from fairlead.cli import app
 
-TINY = Workload("T", "tiny", "mlp", (4, 3, 2), (4,), 2, 4, 3, 5, lr=0.1)
 NEEDLESS = ("typer", "rich", "matplotlib", "sklearn", "optuna", "pooch", "pyarrow")
 
 
@@ -291,32 +291,9 @@ def test_scripts_of_peers_need_no_peer_to_be_read() -> None:
 # -- what is said ------------------------------------------------------------------------------------
 
 
-def contestant(group: str, median: float | None, **more: Any) -> dict[str, Any]:
-    base = {"form": "1 process", "turns": [], "version": "1.0", "note": "loop", "failed": ""}
-    return {"group": group, "median": median, **base, **more}
-
-
 @pytest.fixture
 def report() -> run.Report:
-    row = {
-        "name": "W1", "title": "softmax", "rounds": 0, "flops": 4e9, "three_passes": 6e9, "data": 1e8,
-        "weights": 1e8, "floor": 0.05, "floor_arithmetic": 0.05, "floor_memory": 0.02,
-        "contestants": [
-            contestant("bare loop", 0.2), contestant("fairlead", 0.1), contestant("SCAFFOLD", 0.12),
-            contestant("pfl", 0.4), contestant("pfl", 0.3, form="2 processes"),
-            contestant("Flower", None, failed="Flower could not be installed: no wheel"),
-        ],
-    }  # fmt: skip
-    machine = {
-        "name": "2 cores", "device": "cpu", "threads": 2, "rate": 9e10, "convolution_rate": 9e10,
-        "torch": "2.13.0", "copies": {"1000": 5e10, "100000": 1e10}, "load": 0.1,
-    }  # fmt: skip
-    points = [
-        {"curve": name, "value": value, "floor": 0.001, "fairlead": 0.002, "SCAFFOLD": None,
-         "bare loop": 0.004, "contestants": [contestant("SCAFFOLD", None, failed="SCAFFOLD failed")]}
-        for name in figure.AXES for value in (1, 10)
-    ]  # fmt: skip
-    return {"machine": machine, "repeats": 5, "workloads": [row], "scaling": points}
+    return small_report()
 
 
 def test_table(report) -> None:

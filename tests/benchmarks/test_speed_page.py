@@ -6,11 +6,12 @@ import json
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_bench import TINY, report  # noqa: F401
+from small_bench import TINY, small_report
 
 import busy_core
 import gpu_rounds
@@ -28,8 +29,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for module in (stored, busy_core, gpu_rounds):
         monkeypatch.setattr(module, "RESULTS", folder)
     for module in (busy_core, gpu_rounds):
-        put = lambda *given: stored.keep(*given, folder=folder)  # noqa: E731
-        monkeypatch.setattr(module, "keep", put)
+        monkeypatch.setattr(module, "keep", partial(stored.keep, folder=folder))
     return folder
 
 
@@ -51,7 +51,8 @@ def test_without_measurements_the_page_names_commands(tmp_path: Path) -> None:
         assert f"| {work.name} | {work.label}" in text
 
 
-def test_rounds_and_curves(report: Any, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_rounds_and_curves(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = small_report()
     monkeypatch.setattr(
         sys, "argv", ["/some/where/bench/__main__.py", "W1", "--store", "cpu_rounds"]
     )

@@ -205,7 +205,7 @@ def _first_that_works(
     for place in range(task.memo.get("second", 0), len(ways) - 1):
         try:
             found = _over_clients(ways[place], x, more)
-        except (RuntimeError, NotImplementedError):
+        except RuntimeError:  # also NotImplementedError, which is one
             continue
         task.memo["second"] = place
         return found
