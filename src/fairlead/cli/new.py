@@ -20,7 +20,7 @@ What is left to do:
  3. fairlead compare --methods fedavg,{file}:{name} --lr 0.1 --seeds 1
 To make it a method of fairlead itself, as docs/add-a-method.md explains:
  4. move the two files to src/fairlead/methods and tests/methods; a line in methods/__init__.py, a paper in citations.py.
- 5. a row in tests/conformance.py and a line in docs/methods.md."""
+ 5. a row in tests/conformance.py, an entry in tools/handbook/entries and `make pages`."""
 """What is printed after the files are written."""
 
 new_app = typer.Typer(
