@@ -16,8 +16,8 @@ from conftest import shared
 
 import fairlead as fl
 from fairlead.core.method import Cohort
-from fairlead.engine import cuda_graph as graphs
 from fairlead.engine.graph_inputs import rounded_up
+from fairlead.gradients import cuda_graph as graphs
 from fairlead.methods.fedavg import FedAvg
 
 ROUNDS = {"rounds": 5, "cohort": 3, "batch_size": 4, "epochs": 2, "dropout": 0.25, "seed": 11}

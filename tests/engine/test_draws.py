@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fairlead as fl
-from fairlead.engine import cuda_graph
 from fairlead.engine.captured import CapturedExecutor
+from fairlead.gradients import cuda_graph
 from fairlead.gradients.draws import Draws
 
 SIZES = (13, 4, 9, 7, 22)

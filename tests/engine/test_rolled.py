@@ -15,8 +15,9 @@ from torch import Tensor
 import fairlead as fl
 from fairlead.core.method import Client
 from fairlead.core.records import Memory, State, Upload
-from fairlead.engine import captured, cuda_graph
+from fairlead.engine import captured
 from fairlead.engine.captured import CapturedExecutor, Take
+from fairlead.gradients import cuda_graph
 from fairlead.methods.fedavg import Drift, FedAvg
 
 CAPTURED = fl.Simulate("vmap", capture=True)

@@ -11,7 +11,7 @@ import torch
 from conftest import toy, uneven
 
 import fairlead as fl
-from fairlead.engine import cuda_graph
+from fairlead.gradients import cuda_graph
 
 WORK = {"rounds": 3, "cohort": 3, "batch_size": 4, "steps": [1, 5, 3, 4, 2], "seed": 5}
 

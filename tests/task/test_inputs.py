@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fairlead as fl
-from fairlead.engine import autotune, cuda_graph
+from fairlead.engine import autotune
+from fairlead.gradients import cuda_graph
 from fairlead.task import task as task_module
 from fairlead.task.arrangement import Arrangement
 

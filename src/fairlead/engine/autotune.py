@@ -28,13 +28,13 @@ from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Executor, Ids, Request
-from fairlead.engine.cuda_graph import captured
 from fairlead.engine.exchange import DryCohort
 from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
 from fairlead.engine.group import Group
 from fairlead.engine.session import Execution, Session
 from fairlead.engine.state.store import Keep
 from fairlead.errors import FairleadError
+from fairlead.gradients.cuda_graph import captured
 from fairlead.gradients.deferred import LEAST_DIM
 from fairlead.gradients.form import ANY, Form
 from fairlead.gradients.oracle import Gradients, ways

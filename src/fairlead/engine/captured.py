@@ -20,7 +20,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from fairlead.data.batches import Geometric
-from fairlead.engine import cuda_graph
 from fairlead.engine.api import Answer, Executor, Request
 from fairlead.engine.compiled_program import CompiledProgram, operators
 from fairlead.engine.exchange import WARM_UP
@@ -30,6 +29,7 @@ from fairlead.engine.rolled import TRACED, Program, rolled, unrolled
 from fairlead.engine.session import Session
 from fairlead.engine.traced_clients import Counted, TracedClients
 from fairlead.engine.tracing import BEFORE, Key, Recorder, Untraceable
+from fairlead.gradients import cuda_graph
 from fairlead.gradients.capture import compiled
 
 SHAPES = 16
@@ -192,26 +192,31 @@ class Take:
             return
         if not self.replays and self.whole is None:
             self.together = steps if steps <= WHOLE else None
-        drawn = cuda_graph.Generator(self.session.task.device)
-        try:
-            for name, _ in self._parts(steps):
-                if name not in self.replays:
-                    if self.counter is not None:
-                        self.counter.fill_(self.program.first)
-                    self.replays[name] = self._record(self._part(name))
-                    drawn.restore()
-        except RuntimeError as error:
-            self.why = str(error).strip().split("\n")[0]
-            self.replays = {}
-            drawn.restore()
+        parts = self._parts(steps)
+        missing = [name for name, _ in parts if name not in self.replays]
+        if missing and not self._recorded(missing):
             self.perform(steps)
             self.last = "all"
             return
-        parts = self._parts(steps)
         for name, often in parts:
             for _ in range(often):
                 self.replays[name]()
         self.last = parts[-1][0]
+
+    def _recorded(self, names: list[Any]) -> bool:
+        """Capture parts, if that is possible; random draws go on as if they had not been run for it."""
+        drawn = cuda_graph.Generator(self.session.task.device)
+        try:
+            for name in names:
+                if self.counter is not None:
+                    self.counter.fill_(self.program.first)
+                self.replays[name] = self._record(self._part(name))
+                drawn.restore()
+        except RuntimeError as error:
+            self.why = str(error).strip().split("\n")[0]
+            self.replays = {}
+            drawn.restore()
+        return not self.why
 
     def _parts(self, steps: int) -> list[tuple[Any, int]]:
         """The captures that make up an exchange of so many steps, and how often each is replayed."""

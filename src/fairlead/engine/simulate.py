@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fairlead.core.method import Algorithm, is_own
 from fairlead.data.batches import Batches, Draw
-from fairlead.engine import autotune, cuda_graph
+from fairlead.engine import autotune
 from fairlead.engine.api import Executor, Ids
 from fairlead.engine.captured import CapturedExecutor
 from fairlead.engine.captured_evaluation import CapturedEvaluation
@@ -29,6 +29,7 @@ from fairlead.engine.session import Session
 from fairlead.engine.state.store import Keep
 from fairlead.engine.state.tiers import Memories
 from fairlead.errors import FairleadError, unknown
+from fairlead.gradients import cuda_graph
 from fairlead.task.task import Task
 
 Mode = Literal["auto", "vmap", "loop", "debug"]

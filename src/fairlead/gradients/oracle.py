@@ -17,6 +17,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from fairlead.gradients.capture import traced
+from fairlead.gradients.cuda_graph import Replays
 from fairlead.gradients.deferred import Space
 from fairlead.gradients.draws import Draws
 from fairlead.gradients.form import Form
@@ -53,6 +54,8 @@ class Gradients:
         how = replace(self.form, capture=())
         self._captured = _CAPTURED.setdefault(task, {}).setdefault(how, OrderedDict())
         self.used: set[Any] = set()
+        self.replays = Replays()
+        """What measures compute beyond gradients."""
         self._layers = stacked_model(task.model) if self.form.way == "stacked" else None
 
     @property

@@ -4,6 +4,7 @@ clients at once, a few samples at a time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class Local:
         self, oracle: Gradients, rows: NDArray[np.int64], buffers: Tensor, limit: int
     ) -> None:
         plain = Form(way="vmap")
+        self.replayed = oracle.replays
         self.oracle = oracle if oracle.form == plain else Gradients(oracle.task, plain)
         self.rows, self.buffers, self.limit = rows, buffers, limit
         self.owners = torch.from_numpy(rows).to(oracle.task.store)
@@ -103,14 +105,19 @@ class Local:
                 return torch.stack([one(row) for row in v])
             return vmap(one, randomness="same")(v)
 
+        def run(x: Tensor, *more: Tensor) -> Tensor:
+            return _first_that_works([forward, backward], task, x, more)
+
         total = torch.zeros_like(v)
         # as many vectors at a time as clients' samples fit with, and at least one
         few = max(1, self.limit * v.shape[1] // max(1, rows * int(task.sizes[self.rows].max())))
         for block, weights in self._blocks(chosen, self.limit):
             parts = []
             for some in v.split(few, 1):
-                more = (some, weights, self.buffers, *block)
-                parts.append(_first_that_works([forward, backward], task, x, more))
+                more = (x, some, weights, self.buffers, *block)
+                parts.append(
+                    run(*more) if task.draws_masks else self.replayed("products", run, *more)
+                )
             total = total + torch.cat(parts, 1)
         return total + task.l2 * turned(task, v) if task.l2 else total
 
@@ -159,7 +166,7 @@ class Local:
         model = task.evaluation_model
         layers = {n: m for n, m in model.named_modules() if next(_own(m), None) is not None}
 
-        def one(x: Tensor, own: Tensor) -> dict[str, Tensor]:
+        def one(inputs: Tensor, x: Tensor, own: Tensor) -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
             hooks = [m.register_forward_hook(_note(found, n or "model")) for n, m in layers.items()]
             try:
@@ -169,7 +176,10 @@ class Local:
                     hook.remove()
             return found
 
-        return _over_clients(one, x, (self.buffers,))
+        def run(x: Tensor, buffers: Tensor, inputs: Tensor) -> dict[str, Tensor]:
+            return _over_clients(partial(one, inputs), x, (buffers,))
+
+        return self.replayed("features", run, x, self.buffers, inputs)
 
 
 def _plain(x: Tensor) -> Tensor:

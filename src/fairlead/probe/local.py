@@ -190,11 +190,12 @@ class CKA(Probe):
         _, grams = at.exchanges.trial(at.state, ids, self.hear, {"inputs": inputs})
         if not grams:
             return Found({}, {}, [UNHEARD], len(ids))
-        tables = {name: alignment(rows.to(torch.float64)) for name, rows in grams.items()}
-        off = ~torch.eye(len(ids), dtype=torch.bool, device=at.x.device)
-        values = {name: float(table[off].mean()) for name, table in tables.items()}
+        tables = alignment(torch.stack(list(grams.values())).to(torch.float64)).cpu()
+        off = ~torch.eye(len(ids), dtype=torch.bool)
+        values = dict(zip(grams, tables[:, off].mean(1).tolist(), strict=True))
         whole = {"": sum(values.values()) / len(values), **values}
-        vectors = {"pairs": {n: t.tolist() for n, t in tables.items()}, "clients": ids.tolist()}
+        pairs = dict(zip(grams, tables.tolist(), strict=True))
+        vectors = {"pairs": pairs, "clients": ids.tolist()}
         return Found(whole, {}, (), len(ids), len(inputs), vectors)
 
 
@@ -205,10 +206,10 @@ def centred_gram(features: Tensor) -> Tensor:
 
 
 def alignment(grams: Tensor) -> Tensor:
-    """CKA of every pair of clients, from their centred products (S, m·m): in this form ‖Y'X‖² is ⟨XX', YY'⟩."""
-    size = grams.norm(dim=1, keepdim=True)
+    """CKA of every pair of clients, from their centred products (…, S, m·m): in this form ‖Y'X‖² is ⟨XX', YY'⟩."""
+    size = grams.norm(dim=-1, keepdim=True)
     unit = grams / torch.where(size > 0, size, torch.ones_like(size))
-    return unit @ unit.T
+    return unit @ unit.mT
 
 
 def linear_cka(x: Tensor, y: Tensor) -> float:

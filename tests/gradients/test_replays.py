@@ -1,0 +1,81 @@
+"""Functions of tensors that are captured and replayed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairlead.gradients import cuda_graph
+
+
+@pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU, or a CPU on which captures are performed again when they are replayed."""
+    if request.param == "cuda":
+        return "cuda"
+    monkeypatch.setattr(cuda_graph, "captures", lambda device: True)
+    monkeypatch.setattr(cuda_graph, "record", lambda perform, pool=None: perform() or perform)
+    return "cpu"
+
+
+def test_a_replay_gives_what_the_function_gives(place: str) -> None:
+    replays, calls = cuda_graph.Replays(), []
+
+    def run(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        calls.append(len(x))
+        return {"sum": x + y, "product": x @ y}
+
+    kept = []
+    for k in range(5):
+        for size in (3, 4):
+            x = torch.full((size, size), float(k), device=place)
+            y = torch.arange(size * size, dtype=x.dtype, device=place).view(size, size)
+            found = replays("both", run, x, y)
+            assert torch.equal(found["sum"], x + y)
+            assert torch.equal(found["product"], x @ y)
+            kept.append((found["sum"], x + y))
+    assert all(torch.equal(a, b) for a, b in kept)  # later replays leave earlier results alone
+    if place == "cuda":
+        assert calls == [3, 4, 3, 3, 4, 4]  # as it is, once before its capture, and captured
+
+
+def test_only_a_few_shapes_are_kept(place: str) -> None:
+    replays = cuda_graph.Replays()
+    for size in range(1, 3 * cuda_graph.SHAPES):
+        for _ in range(3):
+            x = torch.ones(size, device=place)
+            assert torch.equal(replays("double", lambda x: 2 * x, x), 2 * x)
+    assert len(replays._known) == cuda_graph.SHAPES
+
+
+def test_a_function_that_cannot_be_captured_is_run_as_it_is(monkeypatch: Any) -> None:
+    def refuse(perform: Any, pool: Any = None) -> Any:
+        raise RuntimeError("it waits")
+
+    monkeypatch.setattr(cuda_graph, "captures", lambda device: True)
+    monkeypatch.setattr(cuda_graph, "record", refuse)
+    replays = cuda_graph.Replays()
+    for k in range(4):
+        assert float(replays("item", lambda x: x * x.sum().item(), torch.tensor(float(k)))) == k * k
+
+
+@pytest.mark.gpu
+def test_a_function_that_waits_on_a_gpu_is_run_as_it_is() -> None:
+    replays = cuda_graph.Replays()
+    for k in range(4):
+        x = torch.full((2,), float(k), device="cuda")
+        assert replays("item", lambda x: x * x.sum().item(), x).tolist() == [2.0 * k * k] * 2
+
+
+def test_an_error_of_the_function_itself_is_seen(place: str) -> None:
+    replays = cuda_graph.Replays()
+
+    def run(x: Tensor) -> Tensor:
+        raise RuntimeError("its own")
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="its own"):
+            replays("fails", run, torch.ones(2, device=place))
