@@ -5,6 +5,8 @@ Hessian-vector products, in the same process, in turns; then the share of traini
 the sampled numbers are from the exact ones.
 
     python benchmarks/measures.py [W2 W4] [--repeats 7] [--device cpu] [--exact-curvature]
+
+writes benchmarks/results/measures-DEVICE.json.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import Any
 
 import torch
 
 import fairlead as fl
 from bench import WORKLOADS
+from bench.stored import keep
 from fairlead.run.measuring import take
 from fairlead.run.train import planned, prepared
 
@@ -74,7 +78,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--exact-curvature", action="store_true", help="also exact spectra: slow")
     given = parser.parse_args()
-    print(f"torch {torch.__version__}, {given.device}, {torch.get_num_threads()} threads\n")
+    results: list[dict[str, Any]] = []
     for name in given.workloads:
         loop = prepare(name, given.device)
         forms = {"exact": dict(EXACT), "sampled": SAMPLED}
@@ -92,36 +96,27 @@ def main() -> None:
                         turns[key].append(seconds)
                     if key is not None:
                         values[key] = found
-        report(name, turns, values)
+        work = statistics.median(turns[None])
+        rows = [row_of(key, times, work, values) for key, times in turns.items() if key is not None]
+        results.append({"name": name, "title": WORKLOADS[name].on(given.device).title, "rounds": work, "rows": rows})  # fmt: skip
+        print(f"{name}: ten rounds of FedAvg take {1000 * work:.1f} ms", flush=True)
+        for row in rows:
+            print(f"  {row['measure']}, {row['form']}: {1000 * row['seconds']:.1f} ms, {row['share']:.1%}")  # fmt: skip
+    print(f"written: {keep(f'measures-{given.device}', results, given.device).name}")
 
 
-def report(
-    name: str,
-    turns: dict[tuple[str, str] | None, list[float]],
+def row_of(
+    key: tuple[str, str],
+    times: list[float],
+    work: float,
     values: dict[tuple[str, str], dict[str, float]],
-) -> None:
-    """A table of medians."""
-    work = statistics.median(turns[None])
-    print(
-        f"{name}: ten rounds of FedAvg take {1000 * work:.0f} ms (median of {len(turns[None])})\n"
-    )
-    print("| measure | form | ms | share of training, every ten rounds | sampled / exact |")
-    print("|---|---|---|---|---|")
-    for key, times in turns.items():
-        if key is None:
-            continue
-        form, measure = key
-        once = statistics.median(times)
-        exact, own = values.get(("exact", measure), {}), values[key]
-        ratios = [
-            f"{k or measure} {own[k] / exact[k]:.2f}"
-            for k in own
-            if form == "sampled" and exact.get(k)
-        ]
-        print(
-            f"| {measure} | {form} | {1000 * once:.1f} | {once / work:.1%} | {', '.join(ratios)} |"
-        )
-    print()
+) -> dict[str, Any]:
+    """One measure in one form: seconds, the share of the time of ten rounds, and sampled over exact values."""
+    form, measure = key
+    once, own = statistics.median(times), values[key]
+    exact = values.get(("exact", measure), {}) if form == "sampled" else {}
+    ratios = {k or measure: own[k] / exact[k] for k in own if exact.get(k)}
+    return {"measure": measure, "form": form, "seconds": once, "share": once / work, "ratios": ratios}  # fmt: skip
 
 
 if __name__ == "__main__":

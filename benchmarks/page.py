@@ -26,6 +26,7 @@ COMMANDS = {
     "busy_core": "python benchmarks/busy_core.py",
     "gpu_rounds": "python benchmarks/gpu_rounds.py",
     "long_rounds": "python benchmarks/long_rounds.py",
+    "measures": "python benchmarks/measures.py W2",
     "scaling": "python -m bench --scaling --store scaling",
 }
 
@@ -120,6 +121,31 @@ def long_rounds(entry: Entry) -> str:
     return grid(["", "steps per round", "per step", "first round done after"], rows)
 
 
+def measures(entry: Entry) -> str:
+    """What a measure adds to ten rounds."""
+    parts = []
+    for work in entry["results"]:
+        by_name: dict[str, dict[str, Any]] = {}
+        for row in work["rows"]:
+            by_name.setdefault(row["measure"], {})[row["form"]] = row
+        rows = []
+        for name, forms in by_name.items():
+            cells = [
+                f"{ms(forms[form]['seconds'])} ms, {forms[form]['share']:.1%}" if form in forms else "not timed"
+                for form in ("exact", "sampled")
+            ]  # fmt: skip
+            ratio = forms["sampled"]["ratios"].get(FIRST[name])
+            rows.append([f"`{name}`", *cells, "" if ratio is None else f"{ratio:.2f}"])
+        head = ["", "all clients and samples", "with a budget", "value, budget over all"]
+        said = f"{work['name']} {work['title']}: ten rounds of FedAvg take {ms(work['rounds'])} ms; a measure adds"
+        parts.append(f"{said}\n\n{grid(head, rows)}")
+    return "\n\n".join(parts)
+
+
+FIRST = {"dissimilarity": "zeta_hat", "noise": "sigma", "curvature": "beta", "local": "xi", "cka": "cka"}  # fmt: skip
+"""The value of each measure that is compared."""
+
+
 def scaling(entry: Entry) -> str:
     """The curves as a table, with a figure of those on a CPU."""
     figure = "![Round times over cohort, population, parameters and local steps](scaling.png)\n\n"
@@ -129,7 +155,7 @@ def scaling(entry: Entry) -> str:
 
 SECTIONS: dict[str, Callable[[Entry], Any]] = {
     "cpu_rounds": cpu_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
-    "long_rounds": long_rounds, "scaling": scaling,
+    "long_rounds": long_rounds, "measures": measures, "scaling": scaling,
 }  # fmt: skip
 
 
