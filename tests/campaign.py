@@ -1,11 +1,14 @@
 """What the attacks share: how many there are, programs that are killed, and the table of what they found.
 
-CHAOS_KILLS, CHAOS_FUZZ, CHAOS_FORGED, CHAOS_MINUTES and CHAOS_SEED set how much is tried, and which.
+CHAOS_KILLS, CHAOS_FUZZ, CHAOS_FORGED, CHAOS_MINUTES and CHAOS_SEED set how much is tried, and which; CHAOS_LIMIT the
+seconds after which a program is taken for one that hangs. The attacks come in parts that may run at the same time;
+each appends its row to the file named by CHAOS_TABLE, and `python tests/campaign.py FILE` prints the table.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -19,14 +22,23 @@ from typing import Any
 
 from programs import PATHS
 
-LIMIT = 1200.0
+LIMIT = float(os.environ.get("CHAOS_LIMIT", "1200"))
 """Seconds after which a program hangs, on however busy a machine."""
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "300"))
 FUZZ = int(os.environ.get("CHAOS_FUZZ", "300"))
 FORGED = int(os.environ.get("CHAOS_FORGED", "1000"))
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "20"))
-TABLE: list[dict[str, Any]] = []
+COLUMNS = ("tries", "traceback", "wrong", "hang", "orphans", "growth")
+
+
+def parts(total: int, each: int) -> list[tuple[int, int]]:
+    """(number, tries) of the parts that make up so many tries.
+
+    >>> parts(7, 3)
+    [(0, 3), (1, 3), (2, 1)]
+    """
+    return [(k, min(each, total - k * each)) for k in range(-(-total // each))]
 
 
 @dataclass
@@ -48,8 +60,9 @@ class Tally:
 
     def end(self) -> None:
         """Enter the row, and fail if something was found."""
-        columns = ("attack", "tries", "traceback", "wrong", "hang", "orphans", "growth")
-        TABLE.append({name: getattr(self, name) for name in columns})
+        row = {"attack": self.attack, **{name: getattr(self, name) for name in COLUMNS}}
+        with open(os.environ["CHAOS_TABLE"], "a", encoding="utf-8") as file:
+            file.write(json.dumps({**row, "notes": self.notes}) + "\n")
         assert not self.notes, "\n\n".join(self.notes[:5])
 
 
@@ -115,6 +128,20 @@ def finished(command: list[str], cwd: Path, tally: Tally) -> tuple[int, str]:
     return process.returncode, said
 
 
+def lasted(command: list[str], cwd: Path, out: Path) -> tuple[float, float]:
+    """Seconds until a command wrote its first file, and until its end."""
+    began, begin, process = 0.0, time.monotonic(), started(command, cwd)
+    while process.poll() is None and time.monotonic() < begin + LIMIT:
+        if not began and any(out.iterdir()):
+            began = time.monotonic() - begin
+        time.sleep(0.02)
+    took = time.monotonic() - begin
+    end_group(process.pid)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    return began or took, took
+
+
 def killed(
     command: list[str], cwd: Path, after: float, rng: random.Random, tally: Tally, whole: bool
 ) -> None:
@@ -128,6 +155,7 @@ def killed(
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(rng.choice(alive), rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+    tally.tries += bool(alive)
     try:
         said, _ = process.communicate(timeout=LIMIT)
         # Python's own, if Ctrl-C comes while it imports, and those of torchrun about its processes
@@ -144,4 +172,24 @@ def killed(
     if left := members(process.pid):
         tally.bad("orphans", f"{left} of {' '.join(command)}")
         end_group(process.pid)
-    tally.tries += 1
+
+
+def table(file: Path) -> list[str]:
+    """The rows of a file, those of one attack added up, and their sum: a table in Markdown."""
+    found: dict[str, dict[str, int]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        row = json.loads(line)
+        for attack in (row["attack"], "all"):
+            sums = found.setdefault(attack, dict.fromkeys(COLUMNS, 0))
+            for name in COLUMNS:
+                sums[name] += row[name]
+    if not found:
+        return []
+    found["all"] = found.pop("all")  # at the end
+    lines = [["attack", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
+    lines += [[attack, *map(str, sums.values())] for attack, sums in found.items()]
+    return ["| " + " | ".join(words) + " |" for words in lines]
+
+
+if __name__ == "__main__":
+    print("\n".join(table(Path(sys.argv[1]))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,11 @@ os.environ["FAIRLEAD_CACHE"] = tempfile.mkdtemp()  # measurements of this machin
 
 
 def pytest_configure() -> None:
-    """Hypothesis judges what a property says, not how long an example takes on a busy machine, and tries the same
+    """Attacks that run at the same time write to one table.
+
+    Hypothesis judges what a property says, not how long an example takes on a busy machine, and tries the same
     examples every time, so that a change is judged by itself; with EXPLORE=1 it looks for new ones."""
+    os.environ.setdefault("CHAOS_TABLE", os.path.join(tempfile.mkdtemp(), "table.jsonl"))
     from hypothesis import HealthCheck, settings  # not needed where this module is only imported
 
     checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -39,14 +42,12 @@ def pytest_configure() -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The table of the attacks in tests/chaos, if there were any."""
-    found = getattr(sys.modules.get("campaign"), "TABLE", [])
-    names = list(dict.fromkeys(name for row in found for name in row))
-    if found:
+    from campaign import table
+
+    if found := table(Path(os.environ["CHAOS_TABLE"])):
         terminalreporter.section("the campaign")
-        terminalreporter.write_line("| " + " | ".join(names) + " |")
-        terminalreporter.write_line("|" + "---|" * len(names))
-    for row in found:
-        terminalreporter.write_line("| " + " | ".join(str(row.get(n, "")) for n in names) + " |")
+    for line in found:
+        terminalreporter.write_line(line)
 
 
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]

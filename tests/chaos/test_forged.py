@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from campaign import FORGED, Tally, rng_of
+from campaign import FORGED, Tally, parts, rng_of
 from conftest import uneven
 from typer.testing import CliRunner
 
@@ -232,15 +232,18 @@ def commanded(words: list[str], tally: Tally, about: str) -> Any:
     return found
 
 
-def test_forged_folders_of_the_command_line(original: Path, tmp_path: Path) -> None:
-    tally, rng = Tally("forged run folders, command line"), rng_of("forged commands")
-    for number in range(FORGED // 2):
+@pytest.mark.parametrize(("part", "tries"), parts(FORGED // 2, 25))
+def test_forged_folders_of_the_command_line(
+    part: int, tries: int, original: Path, tmp_path: Path
+) -> None:
+    tally, rng = Tally("forged run folders, command line"), rng_of("forged commands", part)
+    for number in range(tries):
         folder = tmp_path / "r"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(original, folder)
         forge = rng.choice(FORGERIES)
         forge(rng, folder)
-        about = f"{forge.__name__} {number}"
+        about = f"{forge.__name__} {part}, {number}"
         command = rng.choice(["show", "list", "diff", "report", "show", "resume"])
         words = {
             "show": ["runs", "show", str(folder)], "list": ["runs", "list", str(tmp_path)],
@@ -253,20 +256,21 @@ def test_forged_folders_of_the_command_line(original: Path, tmp_path: Path) -> N
     tally.end()
 
 
-def test_forged_folders_of_the_library(tmp_path: Path) -> None:
-    tally, rng = Tally("forged run folders, fl.train(resume=…)"), rng_of("forged library")
+@pytest.mark.parametrize(("part", "tries"), parts(FORGED - FORGED // 2, 50))
+def test_forged_folders_of_the_library(part: int, tries: int, tmp_path: Path) -> None:
+    tally, rng = Tally("forged run folders, fl.train(resume=…)"), rng_of("forged library", part)
     task = uneven()
     whole = fl.train(task, METHOD, rounds=6, workers=1, **WORK)
     original = tmp_path / "original"
     keep = fl.Checkpoints(original / "checkpoints", every=1)
     fl.train(task, METHOD, rounds=4, out=original, checkpoints=keep, workers=1, **WORK)
-    for number in range(FORGED - FORGED // 2):
+    for number in range(tries):
         folder = tmp_path / "r"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(original, folder)
         forge = rng.choice(FORGERIES)
         forge(rng, folder)
-        about = f"{forge.__name__} {number}"
+        about = f"{forge.__name__} {part}, {number}"
 
         def resume(folder: Path = folder) -> fl.Run:
             return fl.train(task, METHOD, rounds=6, out=folder, resume="auto", **WORK)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from campaign import FUZZ, Tally, rng_of
+from campaign import FUZZ, Tally, parts, rng_of
 from conformance import METHODS
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -125,9 +125,10 @@ ENGINES = {
 }
 
 
-def test_fuzz() -> None:
-    tally, rng = Tally("fuzz of settings, models and engines"), rng_of("fuzz")
-    while tally.tries < FUZZ:
+@pytest.mark.parametrize(("part", "tries"), parts(FUZZ, 15))
+def test_fuzz(part: int, tries: int) -> None:
+    tally, rng = Tally("fuzz of settings, models and engines"), rng_of("fuzz", part)
+    while tally.tries < tries:
         task, about = task_of(rng)
         name, work = rng.choice(sorted(METHODS)), work_of(rng, task.clients)
         about = f"{name} on {about} with {work}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from campaign import FAIRLEAD, KILLS, Tally, finished, killed, rng_of, torchrun
+from campaign import FAIRLEAD, KILLS, Tally, finished, killed, lasted, parts, rng_of, torchrun
 
 import fairlead as fl
 from fairlead.run.saved import listed, read
@@ -96,13 +97,20 @@ def page(folder: Path) -> object:
 
 @dataclass
 class Attack:
-    """A command, how it is continued, and what it ends in. share: of all kills."""
+    """A command, how it is continued, and what it ends in. share: of all kills. whole: all its processes are killed,
+    not one of them. needs: what must be installed."""
 
     begin: list[str]
     again: list[str]
     result: Callable[[Path], object]
     share: float
     whole: bool = True
+    needs: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> str:
+        """What is not installed."""
+        return ", ".join(name for name in self.needs if find_spec(name) is None)
 
 
 def resumed(launcher: list[str], *flags: str) -> tuple[list[str], list[str]]:
@@ -116,50 +124,65 @@ def again(*words: str) -> tuple[list[str], list[str]]:
 WORKERS = ("--workers", "2", "--engine", "loop")
 ATTACKS = {
     "run, resume": Attack(*resumed(FAIRLEAD, *SMALL), run_result, 0.25),
-    "run, resume, d = 375,010": Attack(*resumed(FAIRLEAD, *LARGE), run_result, 0.15),
+    "run, resume, d = 375,010, loop": Attack(
+        *resumed(FAIRLEAD, *LARGE, "--engine", "loop"), run_result, 0.08
+    ),
+    "run, resume, d = 375,010, vmap": Attack(
+        *resumed(FAIRLEAD, *LARGE, "--engine", "vmap"), run_result, 0.07
+    ),
     "workers": Attack(*resumed(FAIRLEAD, *SMALL, *WORKERS), run_result, 0.15, whole=False),
     "torchrun": Attack(*resumed(torchrun(2), *SMALL), run_result, 0.1, whole=False),
     "compare": Attack(*again("compare", *COMPARED), files("table.md", "table.csv", "tuning.json"), 0.15),
-    "tune": Attack(*again("tune", *DRAWN), files("trials.csv"), 0.1),
+    "tune": Attack(*again("tune", *DRAWN), files("trials.csv"), 0.1, needs=("optuna",)),
     "report": Attack(
         [*FAIRLEAD, "report", "runs", "--out", "out/report.html"],
         [*FAIRLEAD, "report", "runs", "--out", "out/report.html"], page, 0.05,
     ),
     "reproduce": Attack(
-        *again("reproduce", "saddle-fig1", "--quick"), files("table.md", "numbers.json"), 0.05
+        *again("reproduce", "scaffold-lower", "--quick"), files("scaffold-lower/quick/table.md"), 0.05,
+        needs=("matplotlib",),
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_kills(name: str, tmp_path: Path) -> None:
-    attack, tally, rng = ATTACKS[name], Tally(f"kill {name}"), rng_of("kills", name)
+def every_part() -> list[tuple[str, int, int]]:
+    """(attack, part, kills); attacks that cannot run here leave their kills to the others."""
+    shares = {name: attack.share for name, attack in ATTACKS.items() if not attack.missing}
+    found = [(name, 0, 0) for name in ATTACKS if name not in shares]
+    for name, share in shares.items():
+        kills = math.ceil(KILLS * share / sum(shares.values()))
+        found += [(name, part, tries) for part, tries in parts(kills, 6)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "part", "kills"), every_part())
+def test_kills(name: str, part: int, kills: int, tmp_path: Path) -> None:
+    attack, tally, rng = ATTACKS[name], Tally(f"kill {name}"), rng_of("kills", name, part)
+    if attack.missing:
+        pytest.skip(f"{name} needs {attack.missing}, which is not installed")
     if name == "report":
         code, said = finished([*FAIRLEAD, "run", *SMALL, "--out", "runs/a"], tmp_path, tally)
         assert code == 0, said
-        (tmp_path / "out").mkdir()
-    begin = time.monotonic()
-    code, said = finished(attack.begin, tmp_path, tally)
-    took = time.monotonic() - begin
-    assert code == 0, said
-    expected = attack.result(tmp_path / "out")
-    wanted = max(1, round(attack.share * KILLS))
-    while tally.tries < wanted:
-        shutil.rmtree(tmp_path / "out")
-        if name == "report":
-            (tmp_path / "out").mkdir()
+    out = tmp_path / "out"
+    out.mkdir()
+    began, took = lasted(attack.begin, tmp_path, out)
+    expected = attack.result(out)
+    while tally.tries < kills:
+        shutil.rmtree(out)
+        out.mkdir()
         command = attack.begin
         for _ in range(rng.randint(1, 3)):  # several in one life
-            killed(command, tmp_path, rng.uniform(0.1, 1.05) * took, rng, tally, attack.whole)
-            if (tmp_path / "out" / "run.json").is_file() or attack.again == attack.begin:
+            early = rng.random() < 0.15
+            after = rng.uniform(0.1 * began, began) if early else rng.uniform(began, 1.05 * took)
+            killed(command, tmp_path, after, rng, tally, attack.whole)
+            if (out / "run.json").is_file() or attack.again == attack.begin:
                 command = attack.again
             else:
-                shutil.rmtree(tmp_path / "out", ignore_errors=True)  # no run had begun
-                (tmp_path / "out").mkdir(exist_ok=True)
+                shutil.rmtree(out)  # no run had begun
+                out.mkdir()
         code, said = finished(command, tmp_path, tally)
         if code != 0:
             tally.bad("wrong", f"code {code}: {said}")
-            continue
-        if attack.result(tmp_path / "out") != expected:
+        elif attack.result(out) != expected:
             tally.bad("wrong", f"{name} ended in another result after {tally.tries} kills")
     tally.end()

@@ -289,5 +289,10 @@ def test_models_with_hooks_are_run_as_they_are() -> None:
     assert not hooked.capturable
     calls.clear()
     settings = {"rounds": 40, "steps": 10, "batch_size": 4, "eval_every": 40, "objective": False}
-    fl.train(hooked, fl.FedAvg(lr=0.1), engine="loop", **settings)
-    assert len(calls) >= 2 * 40 * 10  # two clients
+    runs = {}
+    for engine in ("loop", "auto", "vmap"):
+        calls.clear()
+        runs[engine] = fl.train(hooked, fl.FedAvg(lr=0.1), engine=engine, **settings)
+        assert len(calls) >= (1 if engine == "vmap" else 2) * 40 * 10  # two clients
+    assert runs["auto"].engine == "loop: the model's hooks are called for each client"
+    assert runs["vmap"].engine.endswith("; the model's hooks are called once for all clients")

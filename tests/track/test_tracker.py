@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shutil
+import socket
 import struct
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -459,6 +462,31 @@ def test_mlflow_without_its_server(task, tmp_path, monkeypatch) -> None:
     assert len([w for w in told if "MLflow failed" in str(w.message)]) == 1
     assert run.stopped == "rounds"
     assert {name: os.environ[name] for name in PATIENCE} == PATIENCE
+
+
+def test_a_silent_server_is_asked_once_at_each_end(task, tmp_path, monkeypatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("mlflow")
+    for name, value in {**PATIENCE, "MLFLOW_HTTP_REQUEST_TIMEOUT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    asked: list[socket.socket] = []
+
+    def serve(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                asked.append(server.accept()[0])  # and never answer
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        with pytest.warns(UserWarning, match="MLflow failed"):
+            _train(task, track.MLflow(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in asked:
+        connection.close()
+    assert len(asked) == 2
 
 
 # -- W&B --------------------------------------------------------------------------------------------

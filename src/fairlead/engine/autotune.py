@@ -104,6 +104,8 @@ def chosen(p: Problem) -> Execution:
             form = forms[mode]
             if mode == "vmap" and not p.session.task.capturable:
                 _refuse_what_vmap_cannot(p, form)
+            if mode == "vmap" and p.session.task.hooked:
+                why += "; the model's hooks are called once for all clients"
         if mode == "loop" and form.deferred == "products" and _products_reused(p, form):
             form = dataclasses.replace(form, deferred="sums")
     if mode == "vmap" and p.room < len(p.ids):
@@ -139,6 +141,8 @@ def _fastest(p: Problem, forms: dict[str, Form]) -> tuple[str, Form, str]:
     task = p.session.task
     if why := unstackable(task, p.draw):
         return "loop", forms["loop"], f"loop: {why}"
+    if task.hooked:
+        return "loop", forms["loop"], "loop: the model's hooks are called for each client"
     if is_small(task, len(p.ids), p.draw):
         trial = Trial(p.session, forms["vmap"], "vmap", p.room)
         try:
@@ -269,7 +273,7 @@ def _products_reused(p: Problem, form: Form) -> bool:
 def _graph_form(p: Problem) -> tuple[Form, str] | None:
     """The fastest form inside a captured graph, and why; None if rounds cannot be captured."""
     session, task = p.session, p.session.task
-    if task.ahead or p.room < len(p.ids) or unstackable(task, p.draw):
+    if task.ahead or task.hooked or p.room < len(p.ids) or unstackable(task, p.draw):
         return None
     asked = p.compile in (True, "tuned")
     plain = [dataclasses.replace(f, half=p.half, capture=(ANY,)) for f in ways(task)]

@@ -109,7 +109,7 @@ class CapturedExecutor(Executor):
             return (
                 f"memory has room for {execution.room} of {len(request.clients)} clients at a time"
             )
-        return unstackable(task, request.draw)
+        return "the model has hooks" if task.hooked else unstackable(task, request.draw)
 
     @property
     def remark(self) -> str:

@@ -41,7 +41,7 @@ from fairlead.task.evaluation import (
 from fairlead.task.layout import Layout
 from fairlead.task.losses import LOSSES, METRICS, Loss
 from fairlead.task.metrics import AnyMetric, checked
-from fairlead.task.model import check_model, in_evaluation_mode, is_capturable, made
+from fairlead.task.model import check_model, has_hooks, in_evaluation_mode, is_capturable, made
 from fairlead.task.objective import portrait
 from fairlead.task.recurrent import written_out
 from fairlead.task.samples import Block, prepared, sample_bytes, taken
@@ -259,6 +259,7 @@ class Task:
         self.draws_masks = drops or self.draws_masks
         self.needs_pairs = any(isinstance(m, nn.BatchNorm1d) for m in model.modules())
         self.stackable = not any(isinstance(m, Function) and m.loose for m in model.modules())
+        self.hooked = any(has_hooks(m) for m in model.modules())
         known = is_capturable(model) or isinstance(model, Function)
         self.capturable = self._pure_loss and known
         if self.optimum is not None and self.optimum.shape != (self.dim,):

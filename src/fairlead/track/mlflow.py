@@ -13,7 +13,7 @@ from fairlead.errors import needed
 from fairlead.track.tracker import Tracker, settings, tag
 
 NOTE = "mlflow.json"
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 LONGEST_KEY, LONGEST_VALUE, PARAMS, METRICS = 250, 500, 100, 1000  # limits of all its servers
 
 
