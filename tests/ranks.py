@@ -74,9 +74,9 @@ def written(run: fl.Run, name: str, folder: Path) -> None:
     (folder / f"{name}.json").write_text(json.dumps({"rows": rows, "counts": counts, "each": each}))
 
 
-def main(folder: Path, what: str, device: str = "cpu", **engine) -> None:
-    """Train all cases, or those whose names, with commas between them, are given."""
-    wanted = what.split(",")
+def main(folder: Path, what: str, device: str = "cpu", **engine) -> int:
+    """Train all cases, or those whose names, with commas between them, are given; returns this rank."""
+    wanted, rank = what.split(","), -1
     for name, (task, method, mode, settings) in cases(device).items():
         if what != "all" and name not in wanted:
             continue
@@ -90,6 +90,7 @@ def main(folder: Path, what: str, device: str = "cpu", **engine) -> None:
         if store is not None:
             rows = {k: t.cpu().contiguous() for k, t in store.export().items()}
             save_file(rows, place / f"{name}.rows")
+    return rank
 
 
 if __name__ == "__main__":

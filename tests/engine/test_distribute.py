@@ -160,44 +160,55 @@ def test_shares_are_fair_and_leave_clients_where_they_are(cost: list[float]) -> 
     assert balanced(np.ones(4), fair, 2).tolist() == fair.tolist()  # nobody moves without need
 
 
-def test_data_can_lie_with_their_clients(single: Path, tmp_path: Path) -> None:
-    names = ("scaffold", "fedglomo-qsgd", "statistics", "one client", "replayed")
-    launch(2, "ranks.py", str(tmp_path), ",".join(names), '{"data": "shard"}')
-    part = tmp_path / "expected"
-    part.mkdir()
-    for name in names:
+FURTHER = """
+import sys, ranks
+from fairlead.engine.processes.ranks import _leave
+from pathlib import Path
+top, names = Path(sys.argv[1]), sys.argv[2]
+rank = ranks.main(top / "shard", names, data="shard")
+assert ranks.main(top / "half", "fedavg", sums="bfloat16") == rank
+_leave()
+threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+(top / f"threads {rank}").write_text(chr(10).join(threads))
+"""
+SHARDED = ("scaffold", "fedglomo-qsgd", "statistics", "one client", "replayed")
+
+
+@pytest.fixture(scope="module")
+def further(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks write with other settings, and which threads they have at their end."""
+    folder = tmp_path_factory.mktemp("further")
+    for name in ("shard", "half"):
+        (folder / name).mkdir()
+    script = folder / "further.py"
+    script.write_text(FURTHER)
+    launch(2, str(script), str(folder), ",".join(SHARDED))
+    return folder
+
+
+def test_data_can_lie_with_their_clients(single: Path, further: Path, tmp_path: Path) -> None:
+    for name in SHARDED:
         for file in single.glob(f"{name}.*"):
-            (part / file.name).write_bytes(file.read_bytes())
-    _agree(part, tmp_path, 2)
-    _rows(part, tmp_path, 2)
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    _agree(tmp_path, further / "shard", 2)
+    _rows(tmp_path, further / "shard", 2)
 
 
-def test_sums_in_half_the_bytes(single: Path, tmp_path: Path) -> None:
-    launch(2, "ranks.py", str(tmp_path), "fedavg", '{"sums": "bfloat16"}')
+def test_sums_in_half_the_bytes(single: Path, further: Path) -> None:
     exact = load_file(single / "fedavg.safetensors")["state/x"]
-    found = [load_file(tmp_path / str(r) / "fedavg.safetensors")["state/x"] for r in (0, 1)]
+    files = [further / "half" / str(rank) / "fedavg.safetensors" for rank in (0, 1)]
+    found = [load_file(file)["state/x"] for file in files]
     assert torch.equal(*found)
     assert 0 < float((found[0] - exact).abs().max()) < 0.05
 
 
-LEAVES = """
-import os, fairlead as fl
-from conftest import uneven
-from fairlead.engine.processes.ranks import _leave
-from pathlib import Path
-run = fl.train(uneven(), fl.Scaffold(lr=0.1), engine=fl.Distributed("vmap"), rounds=2, steps=2)
-_leave()
-names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-assert not [name for name in names if "gloo" in name], names
-"""
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads as Linux does")
-def test_no_thread_of_the_group_outlives_python(tmp_path: Path) -> None:
+def test_no_thread_of_the_group_outlives_python(further: Path) -> None:
     """One that did ended now and then in an abort, since it let go of a tensor too late."""
-    script = tmp_path / "leaves.py"
-    script.write_text(LEAVES)
-    launch(2, str(script))
+    for rank in (0, 1):
+        names = (further / f"threads {rank}").read_text().splitlines()
+        assert names
+        assert not [name for name in names if "gloo" in name], names
 
 
 RESUME = """
