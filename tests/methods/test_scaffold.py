@@ -47,9 +47,9 @@ def test_server_means_over_three_clients_by_hand() -> None:
     assert run.state.c.item() == -7.0
 
 
-@pytest.mark.parametrize(("engine", "rounds"), [("vmap", 600), ("loop", 100), ("debug", 100)])
-def test_toy_with_everyone_reaches_the_optimum(engine: str, rounds: int, device: str) -> None:
-    settings = {"rounds": rounds, "steps": 10, "engine": engine, "eval_every": rounds}
+@pytest.mark.parametrize("engine", ["vmap", "loop", "debug"])
+def test_toy_with_everyone_reaches_the_optimum(engine: str, device: str) -> None:
+    settings = {"rounds": 100, "steps": 10, "engine": engine, "eval_every": 100}
     run = fl.train(toy(device=device), fl.Scaffold(lr=0.05), **settings)
     assert abs(run.x.item() - TOY_OPTIMUM) < 1e-12
     fedavg = fl.train(toy(device=device), fl.FedAvg(lr=0.05), **settings)
