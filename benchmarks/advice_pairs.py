@@ -160,8 +160,8 @@ def text(clients: int, difference: float) -> fl.Task:
 def regression(clients: int) -> fl.Task:
     """Disease progression of diabetes patients, each client with a range of it."""
     x, y = sources.diabetes()
-    x = (x - x.mean(0)) / x.std(0)
-    y = ((y - y.mean()) / y.std()).float().reshape(-1)
+    x = torch.as_tensor((x - x.mean(0)) / x.std(0))
+    y = torch.as_tensor((y - y.mean()) / y.std()).float().reshape(-1)
     owners = np.array_split(np.argsort(y.numpy()), clients)
     return fl.Task(
         nn.Linear(x.shape[1], 1), _squared, (x.float(), y), owners, l2=1e-3, name="diabetes"
