@@ -66,10 +66,12 @@ def averaged(values: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> averaged(np.arange(8.0)).tolist()
     [nan, nan, nan, nan, nan, 3.0, 4.0, 5.0]
     """
-    total = np.append(0.0, np.cumsum(values))
     found = np.full(len(values), math.nan)
-    last = np.arange(WINDOW, len(values))
-    found[last] = (total[last + 1] - total[last + 1 - WINDOW]) / WINDOW
+    if len(values) > WINDOW:
+        means = np.lib.stride_tricks.sliding_window_view(values[1:], WINDOW).mean(axis=1)
+        found[WINDOW:] = np.round(
+            means, 9
+        )  # equal means are equal whatever the order of their rounds
     return found
 
 

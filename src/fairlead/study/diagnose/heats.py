@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.describe import counted
 from fairlead.run.train import train
-from fairlead.study.diagnose.answers import Seen
+from fairlead.study.diagnose.answers import COMPRESSED, Seen
 from fairlead.study.diagnose.constants import Constants, constants
 from fairlead.study.diagnose.race import Race, work_of
 from fairlead.study.diagnose.rule import (
@@ -48,7 +48,7 @@ def measure(race: Race, facts: Facts, known: list[Constants]) -> Facts:
     race.charge("measures", found.gradients, found.bits)
     if found.beta <= 0 or found.smooth <= 0:
         return facts
-    return replace(facts, beta=found.beta, smooth=found.smooth)
+    return replace(facts, beta=found.beta, smooth=found.smooth, different=found.different)
 
 
 def raced(race: Race, facts: Facts, reasons: list[str], tell: Say) -> list[Candidate]:
@@ -59,14 +59,19 @@ def raced(race: Race, facts: Facts, reasons: list[str], tell: Say) -> list[Candi
     lanes, why = methods(facts, best.lr)
     reasons += why
     name = favourite(facts, race.by)
-    lanes.sort(key=lambda one: one.family not in (name, "FedAvg", *LARGE))
-    run = race.halve(lanes, SHARES["methods"], "methods", first=FIRST, most=FIRST)
+    lanes.sort(key=lambda one: one.family != name)
+    enough = race.cost(lanes, FIRST) <= SHARES["methods"] * race.budget
+    start = FIRST if enough else 1  # all of them for one round rather than some for two
+    run = race.halve(lanes, SHARES["methods"], "methods", first=start, most=FIRST)
     run = [one for one in run if race.done(one)]
     if len(run) < len(lanes):
         missing = ", ".join(one.family for one in lanes if one not in run)
         reasons.append(f"the budget did not allow for {missing}")
     first = next((one for one in run if one.family == name), run[0])
-    one = taken({other: race.saving(other, first) for other in run if other != first}, first)
+    race.advance([first], FIRST, what="methods")
+    rounds = replace(race, by="rounds")  # what bits and hours say is in the choice of the favourite
+    rivals = [other for other in run if other.family != COMPRESSED and race.done(other) >= FIRST]
+    one = taken({o: rounds.saving(o, first) for o in rivals if o != first}, first)
     fast = ", ".join(lane.family for lane in run[:2])
     tell(f"methods: {fast} ahead after {counted(race.done(first), 'round')}, {one.family} goes on")
     more = _with_more_steps(race, facts, one, reasons)

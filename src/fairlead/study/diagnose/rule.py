@@ -13,8 +13,9 @@ R: planned rounds     S: clients per round     N: clients     K: local steps    
 3. *A favourite, unless the race speaks clearly.* A race of a few rounds favours what is fast at first, such as momentum
    with a step that is too large in the long run; control variates pay only once clients have come back. So SCAFFOLD is
    the favourite where rounds or hours count, which on the development pairs was near the best of the grid more often
-   than the winner of a short race, and FedAvg in 4 bits where bits count, as control variates double what is sent.
-   Another method is taken only if it gets as far at half the cost, or if the favourite is lost.
+   than the winner of a short race, and FedAvg in 4 bits where bits count, as control variates double what is sent, unless the clients' gradients
+   are so different that FedAvg stops short of the optimum.
+   Another method is taken only if it gets as far in half the rounds, of two at least, or if the favourite is lost.
 4. *Control variates only if clients return*: a client's correction is as old as its last visit, and with fewer than
    three visits (R·S/N) most corrections are those of the start. FedAvg is the favourite then. FedPVR only for networks:
    with one layer it is SCAFFOLD.
@@ -48,7 +49,9 @@ VISITS = 3.0
 MANY = 4
 """How many times as many local steps are tried."""
 MARGIN = 2.0
-"""How many times cheaper than the favourite another method must be to be taken instead."""
+"""How many times faster than the favourite another method must be to be taken instead."""
+UNLIKE = 4.0
+"""Clients whose gradients differ more, as mean‖∇f_i‖²/‖∇f‖², hold FedAvg back."""
 UNMEASURED = 0.1
 """The step size to start from if the curvature was not measured."""
 
@@ -71,6 +74,8 @@ class Facts:
     """The largest curvature of a client at the start, β; None if not measured."""
     smooth: float | None = None
     """That of the mean, L."""
+    different: float | None = None
+    """mean‖∇f_i‖²/‖∇f‖² at the start, one if all clients agree."""
 
     @property
     def visits(self) -> float:
@@ -215,13 +220,13 @@ def one_step(facts: Facts, lr: float) -> float:
 
 def favourite(facts: Facts, by: str) -> str:
     """The method to take unless the race speaks clearly against it (rules 3 and 4)."""
-    if by == "bits":
+    if by == "bits" and (facts.different is None or facts.different < UNLIKE):
         return "FedAvg in 4 bits"
     return "SCAFFOLD" if facts.visits >= VISITS else "FedAvg"
 
 
 def taken(savings: Mapping[Candidate, float], first: Candidate) -> Candidate:
-    """The favourite, or the one that saves most if it saves enough (rule 3). savings: how many times the cost of each
+    """The favourite, or the one that saves most if it saves enough (rule 3). savings: how many times the rounds of each
     the favourite needs to get as far."""
     most = max(savings, key=lambda one: savings[one], default=first)
     return most if savings.get(most, 1.0) >= MARGIN else first
