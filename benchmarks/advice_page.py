@@ -20,10 +20,13 @@ MARKS = "<!-- results: benchmarks/advice.py --page -->", "<!-- end of results --
 WHO = ("rule", "without constants", "fixed", "random", "halving")
 
 
-def tables(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The results as Markdown."""
+def tables(every: Sequence[Mapping[str, Any]]) -> str:
+    """The results as Markdown; pairs that were cut off have rounds only."""
     text = []
     for unit in ("rounds", "bits"):
+        lines = [line for line in every if unit in line]
+        if not lines:
+            continue
         text += [f"**{unit.capitalize()} to the target, over the best of the grid**", ""]
         who = [name for name in WHO if all(name in line[unit] for line in lines)]
         head = ["pair", f"best of the grid: {unit}", *who]
@@ -46,7 +49,7 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> str:
     ]
     text += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for k, name in enumerate(QUESTIONS):
-        rows = [line["answers"][k] for line in lines]
+        rows = [line["answers"][k] for line in every]
         known = [row for row in rows if row["right"] is not None and row["truth"] != 0]
         clear = [row for row in known if row["clear"]]
         side = f"{sum(map(_right_side, clear))} of {len(clear)}" if name in RATIOS else ""
@@ -72,7 +75,7 @@ def write_page(lines: Sequence[Mapping[str, Any]], count: int) -> None:
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
     head = f"{len(lines)} of the {count} pairs are stored in `benchmarks/results/advice.jsonl`.\n"
-    made = "\n".join([MARKS[0], head, tables(lines)]) + MARKS[1]
+    made = "\n".join([MARKS[0], head, *([tables(lines)] if lines else [])]) + MARKS[1]
     PAGE.write_text(before + made + after, encoding="utf-8")
 
 

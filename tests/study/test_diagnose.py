@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from fairlead.study.diagnose.rule import (
     Candidate,
     Facts,
     extended,
+    favourite,
     methods,
     more_steps,
     step_sizes,
+    taken,
 )
 from fairlead.task.pooled import pooled
 
@@ -44,19 +47,19 @@ def _race(budget: float = 1e9, **more: Any) -> Race:
 
 def test_the_ladder_of_step_sizes_starts_at_one_over_the_curvature() -> None:
     facts = Facts(clients=10, cohort=10, rounds=100, steps=10, layers=1, beta=4.0)
-    assert [one.lr for one in step_sizes(facts)] == [0.75, 0.25, 0.083]
+    assert [one.lr for one in step_sizes(facts)] == [1.0, 0.3, 0.1]
     assert {one.family for one in step_sizes(facts)} == {"FedAvg"}
     unmeasured = Facts(clients=10, cohort=10, rounds=100, steps=10, layers=1)
     assert step_sizes(unmeasured)[1].lr == 0.1
 
 
 def test_the_ladder_is_extended_only_at_its_ends() -> None:
-    tried = [Candidate("FedAvg", 5, lr) for lr in (0.9, 0.3, 0.1)]
+    tried = [Candidate("FedAvg", 5, lr) for lr in (1.0, 0.3, 0.1)]
     up, down = extended(tried, tried[0]), extended(tried, tried[2])
     assert up is not None
-    assert up.lr == pytest.approx(2.7)
+    assert up.lr == 3.0
     assert down is not None
-    assert down.lr == pytest.approx(0.033)
+    assert down.lr == 0.03
     assert extended(tried, tried[1]) is None
 
 
@@ -80,7 +83,7 @@ def test_one_layer_leaves_out_fedpvr_and_the_rest_is_always_there() -> None:
     assert len(reasons) == 1
     assert "one layer" in reasons[0]
     sgd = next(one for one in lanes if one.family == "FedSGD")
-    assert sgd.lr == pytest.approx(0.5)  # one step as long as FedAvg's five
+    assert sgd.lr == 0.3  # near one step as long as FedAvg's five
 
 
 def test_minibatch_sgd_stands_in_where_a_pass_is_dear() -> None:
@@ -90,13 +93,25 @@ def test_minibatch_sgd_stands_in_where_a_pass_is_dear() -> None:
     assert "FedSGD" not in families
 
 
-def test_more_steps_are_tried_for_the_best_local_method() -> None:
+def test_more_steps_come_with_a_smaller_step_size_near_the_curvature() -> None:
     facts = Facts(clients=10, cohort=10, rounds=50, steps=10, layers=1)
-    more = more_steps(facts, Candidate("SCAFFOLD", 5, 0.3))
-    assert [(one.family, one.steps, one.lr) for one in more] == [
-        ("SCAFFOLD", 20, 0.3),
-        ("SCAFFOLD", 20, 0.1),
-    ]
+    few = Candidate("SCAFFOLD", 5, 0.3)
+    assert [(one.steps, one.lr) for one in more_steps(facts, few)] == [(20, 0.1), (20, 0.03)]
+    steep, flat = replace(facts, beta=30.0), replace(facts, beta=0.9)
+    assert more_steps(steep, few)[0].lr == 0.03  # at most 1/β
+    assert more_steps(flat, few)[0].lr == 0.3  # at least a third of it
+
+
+def test_the_favourite_is_left_only_for_half_its_cost() -> None:
+    facts = Facts(clients=10, cohort=10, rounds=50, steps=10, layers=1)
+    assert favourite(facts, "rounds") == favourite(facts, "hours") == "SCAFFOLD"
+    assert favourite(facts, "bits") == "FedAvg in 4 bits"
+    assert favourite(replace(facts, different=9.0), "bits") == "SCAFFOLD"
+    assert favourite(replace(facts, cohort=0.5), "rounds") == "FedAvg"
+    first, other = Candidate("SCAFFOLD", 5, 0.3), Candidate("FedSGD", 5, 1.0)
+    assert taken({other: 1.9}, first) == first
+    assert taken({other: 2.1}, first) == other
+    assert taken({}, first) == first
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,15 +12,14 @@ import numpy as np
 from fairlead.data.batches import Geometric
 from fairlead.describe import counted
 from fairlead.errors import FairleadError, unknown
+from fairlead.study.diagnose import heats
 from fairlead.study.diagnose.answers import Answer, answers
 from fairlead.study.diagnose.constants import Constants
 from fairlead.study.diagnose.heats import (
     SHARES,
     Say,
     asked_further,
-    measure_at,
     raced,
-    settled,
     with_second_seed,
 )
 from fairlead.study.diagnose.link import Link
@@ -189,10 +188,9 @@ def diagnose(
     tell(_plan(task, facts, race, gradients))
     known: list[Constants] = []
     if measure:
-        facts = measure_at(race, facts, known, "the start")
-    order = raced(race, facts, reasons, known, measure, tell)
+        facts = heats.measure(race, facts, known)
+    order = raced(race, facts, reasons, tell)
     with_second_seed(race, facts, order, reasons, tell)
-    order = settled(race, order)
     seen = asked_further(race, order, tell)
     if what.note:
         reasons.append(what.note.removeprefix("note: "))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fairlead.describe import counted
-from fairlead.run.train import Run, train
+from fairlead.run.train import train
 from fairlead.study.diagnose.answers import COMPRESSED, Seen
 from fairlead.study.diagnose.constants import Constants, constants
 from fairlead.study.diagnose.race import Race, work_of
@@ -18,15 +18,19 @@ from fairlead.study.diagnose.rule import (
     Candidate,
     Facts,
     extended,
+    favourite,
     large_batch,
     methods,
     more_steps,
     step_sizes,
+    taken,
 )
 from fairlead.task.pooled import pooled
 
-SHARES = {"measures": 0.05, "step sizes": 0.13, "methods": 0.42, "local steps": 0.2, "final": 0.2}
+SHARES = {"measures": 0.05, "step sizes": 0.4, "methods": 0.25, "local steps": 0.2, "final": 0.1}
 """What each part of the diagnosis may spend of the budget."""
+FIRST, LONG = 2, 6
+"""Rounds that every configuration is raced for, and the two best step sizes."""
 HALF = 0.5
 """The share of clients that do not answer, for the last question."""
 ENOUGH = 4
@@ -35,85 +39,84 @@ ENOUGH = 4
 Say: TypeAlias = Callable[[str], None]
 
 
-def measure_at(
-    race: Race, facts: Facts, known: list[Constants], where: str, run: Run | None = None
-) -> Facts:
-    """Measure the constants; those at the start are what the rule goes by."""
-    share = SHARES["measures"] / 2 * race.budget
-    x = None if run is None else run.x
-    found = constants(race.task, where, share, race.settings, x)
+def measure(race: Race, facts: Facts, known: list[Constants]) -> Facts:
+    """Measure the constants at the start, for the rule to go by."""
+    found = constants(race.task, "the start", SHARES["measures"] * race.budget, race.settings)
     if found is None:
         return facts
     known.append(found)
     race.charge("measures", found.gradients, found.bits)
-    if found.beta <= 0 or found.smooth <= 0 or run is not None:
+    if found.beta <= 0 or found.smooth <= 0:
         return facts
-    return replace(facts, beta=found.beta, smooth=found.smooth)
+    return replace(facts, beta=found.beta, smooth=found.smooth, different=found.different)
 
 
-def raced(
-    race: Race, facts: Facts, reasons: list[str], known: list[Constants], measure: bool, tell: Say
-) -> list[Candidate]:
+def raced(race: Race, facts: Facts, reasons: list[str], tell: Say) -> list[Candidate]:
     """The rule, carried out with one seed: step sizes, then methods, then local steps. All that ran, the best first."""
-    tried = step_sizes(facts)
-    limit = race.spent + SHARES["step sizes"] * race.budget
-    race.advance(tried, 1, what="step sizes")
-    while race.spent < limit:
-        best = race.ranked(tried)[0]
-        one = extended(tried, best)
-        if one is None or race.spent + race.price(one) > limit:
-            break
-        tried.append(one)
-        race.advance([one], 1, what="step sizes")
-    left = max(0.0, limit - race.spent) / race.budget
-    tried = race.ranked(tried)
-    tried = race.halve(tried[:2], left, "step sizes", first=2, most=8) + tried[2:]
+    tried = _step_size(race, facts)
     best = tried[0]
     tell(f"step size: {best.lr:g} for FedAvg with {counted(best.steps, 'local step')}")
-    if measure:
-        measure_at(race, facts, known, f"round {race.done(best)} of the race", race.runs[best, 0])
     lanes, why = methods(facts, best.lr)
     reasons += why
-    packed = [one for one in lanes if one.family == COMPRESSED and race.by == "rounds"]
-    raced = race.halve([o for o in lanes if o not in packed], SHARES["methods"], "methods", first=2)
-    run = [one for one in raced if race.done(one)]
-    if packed and race.cost(packed, 2) < race.budget - race.spent:
-        race.advance(packed, 2, what="methods")
-        run += packed
+    name = favourite(facts, race.by)
+    lanes.sort(key=lambda one: one.family != name)
+    enough = race.cost(lanes, FIRST) <= SHARES["methods"] * race.budget
+    start = FIRST if enough else 1  # all of them for one round rather than some for two
+    run = race.halve(lanes, SHARES["methods"], "methods", first=start, most=FIRST)
+    run = [one for one in run if race.done(one)]
     if len(run) < len(lanes):
         missing = ", ".join(one.family for one in lanes if one not in run)
         reasons.append(f"the budget did not allow for {missing}")
-    ahead = ", ".join(one.family for one in run[:2])
-    tell(f"methods: {ahead} ahead after {counted(race.done(run[0]), 'round')}")
-    more = _with_more_steps(race, facts, run, reasons)
+    first = next((one for one in run if one.family == name), run[0])
+    race.advance([first], FIRST, what="methods")
+    rounds = replace(race, by="rounds")  # what bits and hours say is in the choice of the favourite
+    rivals = [other for other in run if other.family != COMPRESSED and race.done(other) >= FIRST]
+    one = taken({o: rounds.saving(o, first) for o in rivals if o != first}, first)
+    fast = ", ".join(lane.family for lane in run[:2])
+    tell(f"methods: {fast} ahead after {counted(race.done(first), 'round')}, {one.family} goes on")
+    more = _with_more_steps(race, facts, one, reasons)
     rest = [one for one in race.ranked(tried) if race.done(one)]
-    return list(dict.fromkeys([*more, *run, *rest]))
+    return list(dict.fromkeys([*more, one, *run, *rest]))
+
+
+def _step_size(race: Race, facts: Facts) -> list[Candidate]:
+    """FedAvg with several step sizes, the best first."""
+    tried = step_sizes(facts)
+    limit = race.spent + SHARES["step sizes"] * race.budget
+    while len(tried) > 1 and race.spent + race.cost(tried, 1) > limit:
+        tried.pop()
+    rounds = max(1, min(FIRST, race.reachable(tried, limit - race.spent)))
+    race.advance(tried, rounds, what="step sizes")
+    while True:
+        one = extended(tried, race.ranked(tried)[0])
+        if one is None or race.spent + rounds * race.price(one) > limit:
+            break
+        tried.append(one)
+        race.advance([one], rounds, what="step sizes")
+    tried = race.ranked(tried)
+    longer = min(LONG, race.reachable(tried[:2], limit - race.spent))
+    race.advance(tried[:2], longer, what="step sizes")
+    return race.ranked(tried[:2]) + tried[2:]
 
 
 def _with_more_steps(
-    race: Race, facts: Facts, run: Sequence[Candidate], reasons: list[str]
+    race: Race, facts: Facts, best: Candidate, reasons: list[str]
 ) -> list[Candidate]:
-    """The best local method with more steps, next to what it was with few: the better first, if it is ahead of all."""
-    best = next((one for one in run if one.family not in LARGE), None)
-    limit, tried = race.spent + SHARES["local steps"] * race.budget, []
-    for one in more_steps(facts, best) if best else []:
-        if race.spent + race.price(one) > limit:
+    """A method with few and with more steps, the one to take first."""
+    if best.family in LARGE:
+        return [best]
+    limit, tried = race.spent + SHARES["local steps"] * race.budget, [best]
+    for one in more_steps(facts, best):
+        rounds = min(FIRST, race.reachable([one], limit - race.spent))
+        if rounds < 1:
             break
-        race.advance([one], 1, what="local steps")
-        tried.append(one)
-        if race.ranked([*tried, run[0]])[0] == one:
-            break
-    if not tried:
+        race.advance([one], rounds, what="local steps")
+        tried.insert(0, one)
+        if taken({best: race.saving(best, one)}, one) == one:
+            return tried
+    if len(tried) == 1:
         reasons.append(f"the budget did not allow for {facts.many} local steps")
-        return []
-    first = race.ranked(tried)[0]
-    race.advance(
-        [first],
-        min(race.done(run[0]), race.reachable([first], limit - race.spent)),
-        what="local steps",
-    )
-    order = race.ranked([run[0], *tried])
-    return order[: order.index(run[0]) + 1] + [one for one in order if one != run[0]]
+    return race.ranked(tried)
 
 
 def with_second_seed(
@@ -138,19 +141,6 @@ def with_second_seed(
     tell(
         f"final: {counted(len(finalists), 'configuration')} with a second seed for {counted(rounds, 'round')}"
     )
-
-
-def settled(race: Race, order: Sequence[Candidate]) -> list[Candidate]:
-    """The order after the second seed: the two best change places if they do so in the mean."""
-    both = [one for one in order if (one, 1) in race.runs and not race.is_lost(one, 1)]
-    if len(both) < 2 or both[0] != order[0]:
-        return list(order)
-    first = both[0]
-    for other in both[1:]:
-        ratio = race.saving(first, other) * race.saving(first, other, 1)
-        if ratio < 1:
-            first = other
-    return [first, *(one for one in order if one != first)]
 
 
 def asked_further(race: Race, order: Sequence[Candidate], tell: Say) -> Seen:

@@ -49,14 +49,16 @@ def of_seeds(values: Sequence[float]) -> Range:
 
 
 def of_ratios(values: Sequence[float]) -> Range:
-    """The same for ratios, by their logarithms.
+    """The same for ratios, by their logarithms; for one value a factor of three on each side is a guess.
 
     >>> of_ratios([2.0, 8.0])
     Range(value=4.0, low=1.0, high=16.0)
+    >>> of_ratios([4.0])
+    Range(value=4.0, low=1.3333333333333335, high=12.0)
     """
     logs = [math.log2(value) if value > 0 else -math.inf for value in values]
     mean = sum(logs) / len(logs)
-    apart = max(logs) - min(logs) if len(logs) > 1 else 0.5
+    apart = max(logs) - min(logs) if len(logs) > 1 else math.log2(3)
     apart = 0.0 if math.isnan(apart) else apart
     return Range(2**mean, 2 ** (mean - apart), 2 ** (mean + apart))
 

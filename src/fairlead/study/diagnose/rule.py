@@ -2,28 +2,36 @@
 
 R: planned rounds     S: clients per round     N: clients     K: local steps     η: local step size     β: curvature
 
-1. *Step size first*, for FedAvg, because every other choice depends on it and it is cheap to see: a step that is too
-   large shows in one round. The ladder starts at 1/β, the largest step that is safe for the measured curvature, and is
-   extended while its best rung is at an end. The two best go on, as one round favours steps that are too large.
-2. *Then the method*, all with the few local steps that are cheap to try, and with the step size found. Local momentum
-   multiplies a step, so it starts lower; the server's does so only after some rounds, and starts at half. FedSGD takes
-   one step as long as FedAvg's few together, but at most 1.5/L, as 2/L diverges; where a pass over the data is dearer
-   than many local steps, minibatch SGD stands in for it, with the few batches of the others. One of these and FedAvg
-   are always in: the answers are relative to them. Momentum is always in: often the largest lever.
-3. *Then more local steps* for the best method, as they cost most to try: with the same step size, which is often
-   right, and if that is worse with a smaller one, because drift grows with K·η. With the server's momentum the smaller
-   one comes first: its steps grow tenfold over ten rounds, more than a short race shows.
+1. *Step size first*, for FedAvg with few local steps, because every other choice depends on it. Step sizes are 1 or 3
+   times a power of ten: a short race cannot tell finer ones apart. The ladder starts near 1/β, the largest step that is
+   safe for the measured curvature, runs for two rounds and is extended while its best rung is at an end. The two best
+   go on for six: fewer rounds depend on who took part in them.
+2. *Then the method*, all with few local steps and the step size found. Momentum multiplies a step, so it starts a rung
+   lower. FedSGD takes one step as long as FedAvg's few together, but at most 1.5/L, as 2/L diverges; where a pass over
+   the data is dearer than many local steps, minibatch SGD stands in for it, with the few batches of the others. One of
+   these and FedAvg are always in: the answers are relative to them. Momentum is always in: sometimes the largest lever.
+3. *A favourite, unless the race speaks clearly.* A race of a few rounds favours what is fast at first, such as momentum
+   with a step that is too large in the long run; control variates pay only once clients have come back. So SCAFFOLD is
+   the favourite where rounds or hours count, which on the development pairs was near the best of the grid more often
+   than the winner of a short race, and FedAvg in 4 bits where bits count, as control variates double what is sent, unless the clients' gradients
+   are so different that FedAvg stops short of the optimum.
+   Another method is taken only if it gets as far in half the rounds, of two at least, or if the favourite is lost.
 4. *Control variates only if clients return*: a client's correction is as old as its last visit, and with fewer than
-   three visits (R·S/N) most corrections are those of the start. FedPVR only for networks: with one layer it is SCAFFOLD.
-5. *One compressed method*, as whether it pays depends on the task. It saves bits, not rounds, so where rounds count it
+   three visits (R·S/N) most corrections are those of the start. FedAvg is the favourite then. FedPVR only for networks:
+   with one layer it is SCAFFOLD.
+5. *Then more local steps* for the method taken, as they save rounds more often than not, with a step size a rung lower:
+   drift grows with K·η, and a few rounds would choose one that is too large in the long run, or, where few of many
+   clients take part, one that is too small. So it stays between a third of 1/β and 1/β. A rung lower again if few local
+   steps get as far at half the cost; the better of all in the race if they still do.
+6. *One compressed method*, as whether it pays depends on the task. It saves bits, not rounds, so where rounds count it
    runs only as long as it takes to tell.
-6. Configurations are compared at the same cost (rounds, bits or hours), and the worse half is dropped.
+7. Configurations are compared at the same cost (rounds, bits or hours), in the mean over the later half of the rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -40,6 +48,10 @@ VISITS = 3.0
 """How often a client must take part before what it keeps is of use."""
 MANY = 4
 """How many times as many local steps are tried."""
+MARGIN = 2.0
+"""How many times faster than the favourite another method must be to be taken instead."""
+UNLIKE = 4.0
+"""Clients whose gradients differ more, as mean‖∇f_i‖²/‖∇f‖², hold FedAvg back."""
 UNMEASURED = 0.1
 """The step size to start from if the curvature was not measured."""
 
@@ -62,6 +74,8 @@ class Facts:
     """The largest curvature of a client at the start, β; None if not measured."""
     smooth: float | None = None
     """That of the mean, L."""
+    different: float | None = None
+    """mean‖∇f_i‖²/‖∇f‖² at the start, one if all clients agree."""
 
     @property
     def visits(self) -> float:
@@ -89,8 +103,6 @@ class Family:
     """Its step size to start with, relative to FedAvg's."""
     stateful: bool = False
     layered: bool = False
-    builds: bool = False
-    """Whether its steps go on growing for rounds, beyond what a short race shows."""
 
 
 LARGE = ("FedSGD", "minibatch SGD")
@@ -105,7 +117,7 @@ FAMILIES: dict[str, Family] = {
         lambda lr: FedAvg(lr, momentum=0.9), {"method": "fedavg", "momentum": 0.9}, 1 / LADDER
     ),
     "FedAvg with server momentum": Family(
-        lambda lr: FedAvg(lr, server=MOMENTUM), {"method": "fedavg", "server": "momentum"}, 0.5, builds=True
+        lambda lr: FedAvg(lr, server=MOMENTUM), {"method": "fedavg", "server": "momentum"}, 1 / LADDER
     ),
     "SCAFFOLD": Family(Scaffold, {"method": "scaffold"}, stateful=True),
     "FedPVR": Family(
@@ -146,33 +158,35 @@ class Candidate:
         return {**FAMILIES[self.family].written, "lr": self.lr, **work}
 
 
-def two_digits(lr: float) -> float:
-    """A step size that can be read: two digits are enough.
+def rung(lr: float) -> float:
+    """The nearest step size that is 1 or 3 times a power of ten (rule 1).
 
-    >>> two_digits(0.0123456)
-    0.012
+    >>> [rung(lr) for lr in (0.0123, 0.09, 0.2, 2.5)]
+    [0.01, 0.1, 0.3, 3.0]
     """
-    return float(f"{lr:.2g}")
+    power = math.floor(math.log10(lr))
+    near = [float(f"{digit}e{power}") for digit in (1, 3, 10)]
+    return min(near, key=lambda one: abs(math.log(one / lr)))
 
 
 def first_step(facts: Facts) -> float:
     """Where the ladder of step sizes starts: 1/β (rule 1)."""
-    return UNMEASURED if facts.beta is None else two_digits(1 / facts.beta)
+    return UNMEASURED if facts.beta is None else rung(1 / facts.beta)
 
 
 def step_sizes(facts: Facts) -> list[Candidate]:
     """FedAvg with three step sizes (rule 1)."""
     lr = first_step(facts)
-    return [Candidate("FedAvg", facts.few, two_digits(lr * LADDER**k)) for k in (1, 0, -1)]
+    return [Candidate("FedAvg", facts.few, rung(lr * LADDER**k)) for k in (1, 0, -1)]
 
 
 def extended(tried: Sequence[Candidate], best: Candidate) -> Candidate | None:
     """The next step size if the best is at an end of those tried (rule 1)."""
     rates = sorted(one.lr for one in tried)
     if best.lr == rates[-1]:
-        return replace(best, lr=two_digits(best.lr * LADDER))
+        return replace(best, lr=rung(best.lr * LADDER))
     if best.lr == rates[0]:
-        return replace(best, lr=two_digits(best.lr / LADDER))
+        return replace(best, lr=rung(best.lr / LADDER))
     return None
 
 
@@ -190,7 +204,7 @@ def methods(facts: Facts, lr: float) -> tuple[list[Candidate], list[str]]:
             reasons.append(f"{name} is left out: the model has one layer, for which it is SCAFFOLD")
         elif name not in LARGE or name == large_batch(facts):
             rate = one_step(facts, lr) if name in LARGE else lr * family.factor
-            found.append(Candidate(name, facts.few, two_digits(rate)))
+            found.append(Candidate(name, facts.few, rung(rate)))
     return found, reasons
 
 
@@ -204,9 +218,24 @@ def one_step(facts: Facts, lr: float) -> float:
     return facts.few * lr if facts.smooth is None else min(facts.few * lr, 1.5 / facts.smooth)
 
 
+def favourite(facts: Facts, by: str) -> str:
+    """The method to take unless the race speaks clearly against it (rules 3 and 4)."""
+    if by == "bits" and (facts.different is None or facts.different < UNLIKE):
+        return "FedAvg in 4 bits"
+    return "SCAFFOLD" if facts.visits >= VISITS else "FedAvg"
+
+
+def taken(savings: Mapping[Candidate, float], first: Candidate) -> Candidate:
+    """The favourite, or the one that saves most if it saves enough (rule 3). savings: how many times the rounds of each
+    the favourite needs to get as far."""
+    most = max(savings, key=lambda one: savings[one], default=first)
+    return most if savings.get(most, 1.0) >= MARGIN else first
+
+
 def more_steps(facts: Facts, best: Candidate) -> list[Candidate]:
-    """The best method with more local steps: with the same step size, and then, if that is worse, with a smaller one
-    (rule 3)."""
-    start = best.lr / LADDER if FAMILIES[best.family].builds else best.lr
-    rates = (two_digits(start), two_digits(start / LADDER))
-    return [Candidate(best.family, facts.many, lr) for lr in rates]
+    """A method with more local steps, and with a yet smaller step size (rule 5)."""
+    lr = best.lr / LADDER
+    if facts.beta is not None:
+        most = FAMILIES[best.family].factor / facts.beta
+        lr = min(max(lr, most / LADDER), most)
+    return [Candidate(best.family, facts.many, rate) for rate in (rung(lr), rung(lr / LADDER))]
