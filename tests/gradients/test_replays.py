@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import fairlead as fl
 from fairlead.gradients import cuda_graph
+from fairlead.gradients.form import Form
+from fairlead.gradients.oracle import Gradients
+from fairlead.gradients.second import Local
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -79,3 +84,39 @@ def test_an_error_of_the_function_itself_is_seen(place: str) -> None:
     for _ in range(3):
         with pytest.raises(RuntimeError, match="its own"):
             replays("fails", run, torch.ones(2, device=place))
+
+
+def test_arguments_may_be_missing(place: str) -> None:
+    replays = cuda_graph.Replays()
+
+    def run(x: Tensor, w: Tensor | None) -> Tensor:
+        return x if w is None else x * w
+
+    x = torch.arange(3.0, device=place)
+    for k in range(4):
+        assert torch.equal(replays("weighted", run, x + k, None), x + k)
+        assert torch.equal(replays("weighted", run, x, x + k), x * (x + k))
+
+
+@pytest.mark.parametrize("way", ["vmap", "stacked"])
+def test_replayed_gradients_and_products_are_the_same(place: str, way: Any) -> None:
+    data = torch.randn(12, 1, 8, 8), torch.arange(12) % 3
+    owners = [np.arange(0, 6), np.arange(6, 12)]
+    make = fl.models.femnist_cnn(3, "group", side=8)
+    task = fl.Task(make, "cross_entropy", data, owners, dtype=torch.float64, device=place)
+    oracle = Gradients(task, Form(way=way))
+    start, buffers = task.start(0)
+    rows = np.array([0, 1])
+    for form in (None, Form(way="vmap")):
+        replayed = oracle.replayed(form)
+        for k in range(4):
+            x = start.expand(2, -1) * (1 + 0.1 * k)
+            v = torch.randn(2, 2, task.dim, dtype=torch.float64, device=place)
+            for at in (x, x[0]):
+                exact = oracle.full_stacked(rows, at, buffers, 100)[0]
+                found = replayed.full_stacked(rows, at, buffers, 100)[0]
+                torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-12)
+            local = Local(oracle, rows, buffers.expand(2, -1), 100)
+            plain = Local(Gradients(task), rows, buffers.expand(2, -1), 100)
+            exact = plain.products(x, v)
+            torch.testing.assert_close(local.products(x, v), exact, rtol=1e-9, atol=1e-9)

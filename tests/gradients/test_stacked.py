@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.gradients.stacked import stacked_model
+from fairlead.gradients.stacked import stacked_model, twice
 from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
 from fairlead.gradients.stacked.norm import group_norm_each
 from fairlead.task import models
@@ -116,6 +116,58 @@ CONVOLUTIONS = {
     "large stride": ((4, 6, 2, 3, 1), (4, 8, 8)),
     "many channels": ((24, 72, 3, 1, 1), (24, 4, 4)),
 }
+
+
+def products(model: nn.Module, x: Tensor, inputs: Tensor, target: Tensor, v: Tensor) -> Tensor:
+    """∇²f(x)·v by layers."""
+    layout, run = Layout(model), stacked_model(model)
+    assert run is not None
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad(), twice():
+        output = run(stacked(layout, leaf), inputs)
+        each = losses(output.flatten(0, 1), target.flatten()).unflatten(0, target.shape)
+        (g,) = torch.autograd.grad(each.mean(1).sum(), leaf, create_graph=True)
+        return torch.autograd.grad((g * v).sum(), leaf)[0]
+
+
+def products_one_by_one(
+    model: nn.Module, x: Tensor, inputs: Tensor, target: Tensor, v: Tensor
+) -> Tensor:
+    """What vmap gives."""
+    layout = Layout(model)
+
+    def product(x: Tensor, inputs: Tensor, target: Tensor, v: Tensor) -> Tensor:
+        def loss(x: Tensor) -> Tensor:
+            return losses(functional_call(model, layout.views(x), (inputs,)), target).mean()
+
+        return grad(lambda x: grad(loss)(x) @ v)(x)
+
+    return vmap(product)(x, inputs, target, v)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_products_with_hessians_of_models_as_vmap(name: str) -> None:
+    make, shape = MODELS[name]
+    setting = case(make, shape, batch=2)
+    v = torch.randn_like(setting[1])
+    torch.testing.assert_close(
+        products(*setting, v), products_one_by_one(*setting, v), rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_products_with_hessians_of_convolutions_as_vmap(name: str) -> None:
+    arguments, shape = CONVOLUTIONS[name]
+
+    def model() -> nn.Module:  # of which all gradients depend on the weights of both
+        second = nn.Conv2d(*arguments)
+        return nn.Sequential(nn.Conv2d(shape[0], shape[0], 1), nn.Tanh(), second, nn.Tanh())
+
+    setting = case(model, shape)
+    v = torch.randn_like(setting[1])
+    torch.testing.assert_close(
+        products(*setting, v), products_one_by_one(*setting, v), rtol=1e-10, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -486,3 +486,34 @@ def test_recorders_are_not_disturbed_by_odd_descriptions(tmp_path) -> None:
         path.write_text(json.dumps({**about, **change}))
         with pytest.raises(fl.FairleadError, match="different version of fairlead, or changed"):
             fl.runs.read(tmp_path / "r")
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+AGAIN = """
+import hashlib, sys, torch
+import fairlead as fl
+torch.manual_seed(0)
+data = torch.randn(48, 1, 8, 8), torch.arange(48) % 3
+owners = [list(range(k, 48, 4)) for k in range(4)]
+task = fl.Task(fl.models.femnist_cnn(3, "group", side=8), "cross_entropy", data, owners)
+run = fl.train(task, fl.Scaffold(lr=0.1), rounds=4, steps=3, batch_size=4, engine=sys.argv[1], progress=False)
+print(hashlib.sha256(run.x.numpy().tobytes()).hexdigest(), run.engine)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_every_process_ends_in_the_same_bytes(engine: str) -> None:
+    """Also on a busy machine: with a given engine, nothing that changes bits is chosen by timing."""
+    call = [sys.executable, "-c", AGAIN, engine]
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        runs = [subprocess.Popen(call, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        shown = [run.communicate()[0].split()[0] for run in runs]
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+    shown.append(subprocess.run(call, capture_output=True, text=True, check=True).stdout.split()[0])
+    assert len(set(shown)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,11 +128,13 @@ class _Probed(ProbedClient):
     """A client, or S of them, with what probes need on top."""
 
     def __init__(self, client: Stacked | Single, part: Any) -> None:
+        client.work = replace(client.work, gradients=client.work.gradients.replayed())
         self.client, self.memory, self.part = client, client.memory, part
         self.work, self.single = client.work, isinstance(client, Single)
         rows = np.array([client.row]) if isinstance(client, Single) else client.rows
         task = self.work.task
-        ids = torch.from_numpy(self.work.identities[rows]).to(task.device, task.dtype)
+        ids = torch.from_numpy(self.work.identities[rows])
+        ids = ids.to(task.device, task.dtype, non_blocking=True)
         self.rows, self.ids = rows, ids if self.single else ids[:, None]
         self.local = Local(self.work.gradients, rows, self._buffers(), samples_that_fit(task))
 
@@ -143,8 +146,14 @@ class _Probed(ProbedClient):
         """The large batch of a round; None for all data."""
         if batch is None or batch >= int(self.work.task.sizes[self.rows].max()):
             return None
-        draw = large_batch(self.work, self.rows, batch)
-        return draw.index[:, 0], draw.count[:, 0]
+        work, recent = self.work, self.work.gradients.recent
+        now = (work.seed, work.round, self.rows.tobytes(), batch)
+        before, found = recent.get("large batch", (None, None))
+        if before != now:
+            draw = large_batch(work, self.rows, batch)
+            found = draw.index[:, 0], draw.count[:, 0]
+            recent["large batch"] = now, found
+        return found
 
     def _spent(self, batch: int | None, times: int) -> None:
         sizes = self.work.task.sizes[self.rows]

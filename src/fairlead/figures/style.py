@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,8 @@ def panels(path: Path, rows: int, columns: int, share_y: bool) -> Iterator[Any]:
     """A grid of empty axes in the project's style; the figure is saved when the block ends."""
     from matplotlib.figure import Figure
 
-    with in_style():
+    with in_style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No artists with labels|Data has no positive values")
         size = (3.4 * columns + 0.6, 2.9 * rows)
         figure = Figure(figsize=size, layout="constrained")
         yield figure.subplots(rows, columns, squeeze=False, sharey=share_y)

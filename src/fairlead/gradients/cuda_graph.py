@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-SHAPES = 8
+SHAPES = 16
 """How many functions and shapes are kept by `Replays`."""
 
 
@@ -83,14 +83,18 @@ class Replays:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Any, _Replay | None] = OrderedDict()
+        self._pool: Any = None
+        """The memory of all graphs: each is done with it when the next begins."""
 
-    def __call__(self, name: str, run: Callable[..., Any], *given: Tensor) -> Any:
+    def __call__(self, name: str, run: Callable[..., Any], *given: Tensor | None) -> Any:
         """run(*given), which depends on nothing else. Functions of one name must do the same."""
-        if not captures(given[0].device):
+        device = next(t.device for t in given if t is not None)
+        if not captures(device):
             return run(*given)
-        key = (name, *((t.shape, t.dtype) for t in given))
+        key = (name, *(None if t is None else (t.shape, t.dtype) for t in given))
         if key not in self._known:
-            self._known[key] = _Replay(run)
+            self._pool = self._pool or pool(device)
+            self._known[key] = _Replay(run, self._pool)
             if len(self._known) > SHAPES:
                 self._known.popitem(last=False)
             return run(*given)
@@ -108,20 +112,25 @@ class Replays:
 class _Replay:
     """One function of tensors of one shape, and its graph."""
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = run
+    def __init__(self, run: Callable[..., Any], pool: Any) -> None:
+        self.run, self.pool = run, pool
         self.replay: Callable[[], None] | None = None
-        self.given: list[Tensor] = []
+        self.given: list[Tensor | None] = []
         self.found: Any = None
 
-    def __call__(self, *given: Tensor) -> Any:
+    def __call__(self, *given: Tensor | None) -> Any:
         if self.replay is None:
-            self.given = [t.clone(memory_format=torch.contiguous_format) for t in given]
-            self.replay = record(self._perform)
+            self.given = [None if t is None else _copy(t) for t in given]
+            self.replay = record(self._perform, self.pool)
         for into, t in zip(self.given, given, strict=True):
-            into.copy_(t)
+            if into is not None and t is not None:
+                into.copy_(t)
         self.replay()
         return tree_map(torch.clone, self.found)
 
     def _perform(self) -> None:
         self.found = self.run(*self.given)
+
+
+def _copy(t: Tensor) -> Tensor:
+    return t.clone(memory_format=torch.contiguous_format)

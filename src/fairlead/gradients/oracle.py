@@ -22,7 +22,7 @@ from fairlead.gradients.deferred import Space
 from fairlead.gradients.draws import Draws
 from fairlead.gradients.form import Form
 from fairlead.gradients.segments import Product, joined, segments
-from fairlead.gradients.stacked import stacked_model
+from fairlead.gradients.stacked import stacked_model, twice
 from fairlead.task.samples import losses_of, output_of
 from fairlead.task.task import Block, Task
 
@@ -56,12 +56,24 @@ class Gradients:
         self.used: set[Any] = set()
         self.replays = Replays()
         """What measures compute beyond gradients."""
+        self.recent: dict[str, tuple[Any, ...]] = {}
+        """What measures have drawn and gathered last, by what it depends on."""
+        self._replayed: dict[Form, Gradients] = {}
+        self._again = False
         self._layers = stacked_model(task.model) if self.form.way == "stacked" else None
 
     @property
     def captured(self) -> int:
         """How many captured shapes this oracle has used."""
         return len(self.used)
+
+    def replayed(self, form: Form | None = None) -> Gradients:
+        """The gradients in a form, for measures: those of many clients are captured and replayed on a GPU."""
+        form = form or self.form
+        if form not in self._replayed:
+            found = self._replayed[form] = Gradients(self.task, form)
+            found.replays, found._again = self.replays, True
+        return self._replayed[form]
 
     def _run(
         self, run: Callable[..., Any], arguments: tuple[Tensor | None, ...], width: int, **how: bool
@@ -147,7 +159,10 @@ class Gradients:
         arguments = (x, weights, buffers, *block)
         run = self._by_layers if self.form.way == "stacked" else self._by_vmap
         with self._drawing(keys, True, first):
-            return self._run(run, arguments, block[0].shape[1])(*arguments)
+            run = self._run(run, arguments, block[0].shape[1])
+            if self._again and not self.task.draws_masks:
+                return self.replays(f"gradients by {self.form}", run, *arguments)
+            return run(*arguments)
 
     def _by_vmap(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
@@ -160,19 +175,35 @@ class Gradients:
     def _by_layers(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
-        task, count, run = self.task, len(block[0]), self._layers
-        assert run is not None
-        leaf = x.detach().expand(count, -1).requires_grad_()
+        leaf = x.detach().expand(len(block[0]), -1).requires_grad_()
         with torch.enable_grad():
-            point = leaf.to(torch.bfloat16) if self.form.half else leaf
-            inputs = block[0].to(point.dtype)
-            output = run(task.layout.stacked_views(point), inputs).to(x.dtype)
-            flat = tuple(t.flatten(0, 1) for t in block)
-            losses = losses_of(task, output.flatten(0, 1), flat).unflatten(0, block[0].shape[:2])
-            # each client's gradient is its own: their losses share no parameter
-            total = losses.mean(1).sum() if weights is None else (losses * weights).sum()
-            (g,) = torch.autograd.grad(total, leaf)
+            (g,) = torch.autograd.grad(self._summed_loss(leaf, weights, block), leaf)
         return g, buffers
+
+    def _summed_loss(self, leaf: Tensor, weights: Tensor | None, block: Block) -> Tensor:
+        """The sum of the clients' losses by layers; each client's gradient is its own, as they share no parameter."""
+        task, run = self.task, self._layers
+        assert run is not None
+        point = leaf.to(torch.bfloat16) if self.form.half else leaf
+        inputs = block[0].to(point.dtype)
+        output = run(task.layout.stacked_views(point), inputs).to(leaf.dtype)
+        flat = tuple(t.flatten(0, 1) for t in block)
+        losses = losses_of(task, output.flatten(0, 1), flat).unflatten(0, block[0].shape[:2])
+        return losses.mean(1).sum() if weights is None else (losses * weights).sum()
+
+    def products_by_layers(
+        self, x: Tensor, v: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
+    ) -> Tensor:
+        """Hessian-vector products (S, m, d) of the data losses with the rows of v, by differentiating twice by layers."""
+        leaf = x.detach().expand(len(v), -1).requires_grad_()
+        with torch.enable_grad(), twice():
+            total = self._summed_loss(leaf, weights, block)
+            (g,) = torch.autograd.grad(total, leaf, create_graph=True)
+            rows = [
+                torch.autograd.grad((g * row).sum(), leaf, retain_graph=True)[0]
+                for row in v.unbind(1)
+            ]
+        return torch.stack(rows, 1)
 
     def full_stacked(
         self,

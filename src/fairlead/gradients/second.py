@@ -33,11 +33,11 @@ class Local:
     def __init__(
         self, oracle: Gradients, rows: NDArray[np.int64], buffers: Tensor, limit: int
     ) -> None:
-        plain = Form(way="vmap")
-        self.replayed = oracle.replays
-        self.oracle = oracle if oracle.form == plain else Gradients(oracle.task, plain)
+        self.oracle, self.replays = oracle.replayed(Form(way="vmap")), oracle.replays
+        layered = oracle.form.way == "stacked"
+        self.by_layers = oracle.replayed(Form(way="stacked")) if layered else None
         self.rows, self.buffers, self.limit = rows, buffers, limit
-        self.owners = torch.from_numpy(rows).to(oracle.task.store)
+        self.owners = torch.from_numpy(rows).to(oracle.task.store, non_blocking=True)
 
     @property
     def task(self) -> Task:
@@ -45,20 +45,38 @@ class Local:
         return self.oracle.task
 
     def _blocks(self, chosen: Chosen, width: int) -> Iterator[tuple[Block, Tensor]]:
-        """Samples (S, B, …) and their weights (S, B), which sum to one for every client."""
+        """Samples (S, B, …) and their weights (S, B), which sum to one for every client. Chosen ones that fit in one
+        block are kept for the next time."""
         task = self.task
         sizes = task.sizes[self.rows] if chosen is None else chosen[1]
-        n = torch.from_numpy(sizes).to(task.device)[:, None]
         largest = int(sizes.max())
         step = largest if task.mixes_samples else max(1, min(largest, width // len(self.rows)))
-        for first in range(0, largest, step):
-            place = first + torch.arange(min(step, largest - first), device=task.device)
-            inside = place < n
-            index = place.expand(len(self.rows), -1)
-            if chosen is not None:
-                index = chosen[0].to(task.device)[:, place]
-            index = torch.where(inside, index, 0).to(task.store)
-            yield task.samples(self.owners, index), inside.to(task.dtype) / n
+        if step < largest:
+            for first in range(0, largest, step):
+                yield self._block(chosen, sizes, first, min(first + step, largest))
+            return
+        yield self._block(chosen, sizes, 0, largest) if chosen is None else self._recent(chosen)
+
+    def _recent(self, chosen: tuple[Tensor, NDArray[np.int64]]) -> tuple[Block, Tensor]:
+        """The samples of the last time, if they are the same."""
+        index, owners, found = self.oracle.recent.get("block", (None,) * 3)
+        if index is not chosen[0] or owners != self.rows.tobytes():
+            found = self._block(chosen, chosen[1], 0, int(chosen[1].max()))
+            self.oracle.recent["block"] = chosen[0], self.rows.tobytes(), found
+        return found
+
+    def _block(
+        self, chosen: Chosen, sizes: NDArray[np.int64], first: int, stop: int
+    ) -> tuple[Block, Tensor]:
+        task = self.task
+        n = torch.from_numpy(sizes).to(task.device, non_blocking=True)[:, None]
+        place = torch.arange(first, stop, device=task.device)
+        inside = place < n
+        index = place.expand(len(self.rows), -1)
+        if chosen is not None:
+            index = chosen[0].to(task.device)[:, place]
+        index = torch.where(inside, index, 0).to(task.store)
+        return task.samples(self.owners, index), inside.to(task.dtype) / n
 
     def halves(self, x: Tensor, chosen: tuple[Tensor, NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
         """The gradient g on chosen samples (S, d), and half the difference h of those on their halves.
@@ -85,7 +103,8 @@ class Local:
         return task.regularised(sums[0] + sums[1], x), turned(task, h)
 
     def products(self, x: Tensor, v: Tensor, chosen: Chosen = None) -> Tensor:
-        """∇²f_i(x)·v for several vectors of every client (S, m, d), by directional derivatives of the gradient."""
+        """∇²f_i(x)·v for several vectors of every client (S, m, d), by directional derivatives of the gradient, or by layers
+        where the run's gradients are."""
         task, rows = self.task, v.shape[:2].numel()
 
         def loss(x: Tensor, w: Tensor, own: Tensor, *block: Tensor) -> Tensor:
@@ -106,6 +125,8 @@ class Local:
             return vmap(one, randomness="same")(v)
 
         def run(x: Tensor, *more: Tensor) -> Tensor:
+            if self.by_layers is not None:
+                return self.by_layers.products_by_layers(x, *more)
             return _first_that_works([forward, backward], task, x, more)
 
         total = torch.zeros_like(v)
@@ -116,7 +137,7 @@ class Local:
             for some in v.split(few, 1):
                 more = (x, some, weights, self.buffers, *block)
                 parts.append(
-                    run(*more) if task.draws_masks else self.replayed("products", run, *more)
+                    run(*more) if task.draws_masks else self.replays("products", run, *more)
                 )
             total = total + torch.cat(parts, 1)
         return total + task.l2 * turned(task, v) if task.l2 else total
@@ -179,7 +200,7 @@ class Local:
         def run(x: Tensor, buffers: Tensor, inputs: Tensor) -> dict[str, Tensor]:
             return _over_clients(partial(one, inputs), x, (buffers,))
 
-        return self.replayed("features", run, x, self.buffers, inputs)
+        return self.replays("features", run, x, self.buffers, inputs)
 
 
 def _plain(x: Tensor) -> Tensor:

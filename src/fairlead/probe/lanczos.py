@@ -71,10 +71,10 @@ def lanczos(apply: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Spe
     if steps > 1:
         side = torch.diag_embed(torch.cat(beside[:-1], -1).to(torch.float64), 1)
         t = t + side + side.mT
-    values, vectors = torch.linalg.eigh(t)
-    tail = beside[-1].to(torch.float64) * vectors[..., -1, :].abs()
+    values, vectors = torch.linalg.eigh(t.cpu())  # small ones are slow on a GPU
+    tail = beside[-1].to("cpu", torch.float64) * vectors[..., -1, :].abs()
     found = values[..., 0], values[..., -1], tail[..., 0], tail[..., -1]
-    return Spectrum(*(v.to(start.dtype) for v in found))
+    return Spectrum(*(v.to(start) for v in found))
 
 
 def _norm(v: Tensor) -> Tensor:

@@ -7,5 +7,6 @@ of the sum of their losses.
 """
 
 from fairlead.gradients.stacked.layers import Layer, stacked_model
+from fairlead.gradients.stacked.norm import twice
 
-__all__ = ["Layer", "stacked_model"]
+__all__ = ["Layer", "stacked_model", "twice"]

@@ -154,6 +154,40 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 _conv2d_each.register_autograd(_gradients, setup_context=_keep)
 
 
+# the gradients are linear in both of their tensors, and so are theirs, by the same three operators
+
+
+def _keep_both(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, ctx.size, ctx.stride, ctx.padding = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _input_gradients(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+    (g, w), u = ctx.saved_tensors, u.contiguous()
+    ops, where = torch.ops.fairlead, (ctx.stride, ctx.padding)
+    dg = ops.conv2d_each(u, w, None, *where) if ctx.needs_input_grad[0] else None
+    dw = (
+        ops.conv2d_each_weight(u, g, list(w.shape[1:3]), *where)
+        if ctx.needs_input_grad[1]
+        else None
+    )
+    return dg, dw, None, None, None
+
+
+def _weight_gradients(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+    (x, g), u = ctx.saved_tensors, u.contiguous()
+    ops, where = torch.ops.fairlead, (ctx.stride, ctx.padding)
+    dx = (
+        ops.conv2d_each_input(g, u, list(x.shape[2:4]), *where) if ctx.needs_input_grad[0] else None
+    )
+    dg = ops.conv2d_each(x, u, None, *where) if ctx.needs_input_grad[1] else None
+    return dx, dg, None, None, None
+
+
+_conv2d_each_input.register_autograd(_input_gradients, setup_context=_keep_both)
+_conv2d_each_weight.register_autograd(_weight_gradients, setup_context=_keep_both)
+
+
 # -- torch's convolution with one group per client --------------------------------------------------
 
 

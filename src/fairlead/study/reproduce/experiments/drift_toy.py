@@ -198,8 +198,8 @@ def _claims(found: dict[Any, dict[str, float]]) -> list[Claim]:
         mine = {
             tau: n for (c, split, tau), n in found.items() if (c, split) == (clients, "by client")
         }
-        if len(mine) < len(TAUS):
-            continue
+        if len(mine) < len(TAUS) or (clients, "iid", 1000) not in found:
+            continue  # only a part was run
 
         def told(key: str, mine: dict[int, dict[str, float]] = mine) -> str:
             return ", ".join(f"{n[key]:.3g} (τ = {tau})" for tau, n in mine.items())

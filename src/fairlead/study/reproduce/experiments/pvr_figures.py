@@ -291,7 +291,7 @@ def _draw_bubbles(done: Results, path: Path) -> None:
     groups = done.by("split")
     with panels(path, rows=len(groups), columns=4, share_y=True) as axes:
         for row, (kind, some) in zip(axes, groups.items(), strict=True):
-            for panel, r in zip(row, some, strict=True):
+            for panel, r in zip(row, some, strict=False):
                 table = np.array(r.numbers["table"])
                 client, label = np.meshgrid(
                     np.arange(table.shape[0]), np.arange(table.shape[1]), indexing="ij"

@@ -218,9 +218,15 @@ def _claims(scaling: str, found: dict[str, dict[float, float]]) -> list[Claim]:
                 f"[{scaling}] {label} keeps its performance as s grows", [to[high] < 3 * to[low] < math.inf],
                 f"{_shown(to[low])} rounds to below {GOAL:g} at s = {low:g}, {_shown(to[high])} at s = {high:g}",
             ))  # fmt: skip
-    catalyst = found[CATALYST]
+    catalyst = found.get(CATALYST)
+    if catalyst is None:
+        return claims
     low, high = min(catalyst), max(catalyst)
-    others = {label: to for label, to in found.items() if not label.startswith(CATALYST)}
+    others = {
+        label: to
+        for label, to in found.items()
+        if not label.startswith(CATALYST) and {low, high} <= to.keys()
+    }
     text = ", ".join(
         f"{label} {_shown(to[low])} → {_shown(to[high])}" for label, to in others.items()
     )

@@ -93,6 +93,10 @@ def _claims(found: dict[Any, float], final: dict[Any, float]) -> list[Claim]:
     for reading in ScaffoldFig3.GRIDS:
         r = {(name, G): v for (read, name, G), v in found.items() if read == reading}
         Gs = (1.0, 10.0, 100.0)
+        names = ["SGD", *(f"FedAvg, K = {K}" for K in (2, 10))]
+        names += [f"SCAFFOLD, K = {K}{start}" for K in (2, 10) for start in ("", ", warm start")]
+        if any((name, G) not in r for name in names for G in Gs):
+            continue  # only a part was run
 
         def said(name: str, r: dict[Any, float] = r) -> str:
             return f"{name}: " + ", ".join(f"{r[name, G]:g}" for G in (1.0, 10.0, 100.0))
