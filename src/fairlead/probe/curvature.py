@@ -39,6 +39,14 @@ class Product(Upload):
     p: Tensor
 
 
+class EndsAndProduct(Upload):
+    """The ends of one client's spectrum, and a product with its Hessian, of which the server sees the mean."""
+
+    each: ClassVar[tuple[str, ...]] = ("ends",)
+    ends: Tensor
+    p: Tensor
+
+
 class OwnProduct(Upload):
     """A Hessian-vector product of one client, with a vector of its own."""
 
@@ -121,10 +129,15 @@ class Curvature(_Spectral):
         if self.steps < 1:
             raise FairleadError(f"steps is {self.steps}: a spectrum needs at least one product")
 
-    def spectrum(self, client: ProbedClient, x: Tensor, start: Tensor) -> Ends:
-        """The ends of the client's own spectrum."""
+    def spectrum(self, client: ProbedClient, x: Tensor, start: Tensor) -> EndsAndProduct:
+        """The ends of the client's own spectrum, and the first product for the one of the mean."""
         v = start.expand(*client.ids.shape[:-1], -1)
-        return Ends(ends=_row(lanczos(lambda v: client.product(x, v, self.samples), v, self.steps)))
+        first = client.product(x, v / v.norm(dim=-1, keepdim=True), self.samples)
+
+        def apply(v: Tensor) -> Tensor:
+            return client.product(x, v, self.samples)
+
+        return EndsAndProduct(ends=_row(lanczos(apply, v, self.steps, first)), p=first)
 
     def part_norm(self, client: ProbedClient, x: Tensor, start: Tensor, reduced: Tensor) -> Ends:
         """‖p ⊙ ∇²f_i‖, by the spectrum of p ⊙ ∇²f_i ∇²f_i p."""
@@ -142,9 +155,10 @@ class Curvature(_Spectral):
             raise FairleadError("the task is a saddle problem: use fl.measure.SaddleCurvature")
         ids = at.some(self.clients)
         start = at.noise(1)[0]
-        rows = at.run(self.spectrum, ids, x=at.x, start=start).ends.to(torch.float64)
+        own = at.run(self.spectrum, ids, x=at.x, start=start)
+        rows = own.ends.to(torch.float64)
         beta, weak = float(rows[:, 1].max()), float(-rows[:, 0].min())
-        whole = lanczos(self.mean_of(at, ids), start, self.steps)
+        whole = lanczos(self.mean_of(at, ids), start, self.steps, own.p)
         L, mu = float(whole.high), float(whole.low)
         beta, weak = max(beta, L), max(weak, -mu)  # the mean's spectrum lies inside the clients'
         values = {"beta": beta, "L": L, "mu": mu, "weak_convexity": weak}

@@ -33,8 +33,11 @@ class Spectrum:
         return torch.maximum(self.low_residual, self.high_residual)
 
 
-def lanczos(apply: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Spectrum:
-    """The ends of the spectra of operators that act on vectors (d,) or on rows (S, d), each its own.
+def lanczos(
+    apply: Callable[[Tensor], Tensor], start: Tensor, steps: int, first: Tensor | None = None
+) -> Spectrum:
+    """The ends of the spectra of operators that act on vectors (d,) or on rows (S, d), each its own. first: the product
+    with start/‖start‖, where it is known.
 
     >>> ends = lanczos(lambda v: v * torch.tensor([3.0, -1.0, 2.0]), torch.ones(3), steps=3)
     >>> round(float(ends.low), 4), round(float(ends.high), 4)
@@ -43,25 +46,25 @@ def lanczos(apply: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Spe
     d, tiny = start.shape[-1], torch.finfo(start.dtype).eps
     steps = max(1, min(steps, d))
     q = start / _norm(start)
-    basis: list[Tensor] = []
     keeps = steps * start.numel() * start.element_size() <= KEPT
+    basis = q.new_empty(steps if keeps else 0, *q.shape)
     diagonal: list[Tensor] = []
     beside: list[Tensor] = []
     alive = torch.ones_like(q[..., :1])
     before, last = torch.zeros_like(q), torch.zeros_like(q[..., :1])
     scale = torch.zeros_like(last)
-    for _ in range(steps):
-        w = apply(q)
+    for k in range(steps):
+        w = apply(q) if k or first is None else first
         a = (q * w).sum(-1, keepdim=True)
         # once its space is exhausted, an operator repeats a value inside its spectrum
         diagonal.append(torch.where(alive > 0, a, diagonal[0]) if diagonal else a)
         scale = torch.maximum(scale, _norm(w))
         w = w - a * q - last * before
         if keeps:
-            basis.append(q)
+            basis[k] = q
+            earlier = basis[: k + 1]
             for _ in range(2):  # twice is enough
-                for v in basis:
-                    w = w - (v * w).sum(-1, keepdim=True) * v
+                w = w - ((earlier * w).sum(-1, keepdim=True) * earlier).sum(0)
         last = _norm(w)
         alive = alive * (last > 100 * tiny * scale).to(alive.dtype)
         last = last * alive
