@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 import functools
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import as_file, files
