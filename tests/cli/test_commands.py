@@ -495,7 +495,8 @@ def test_a_figure_is_reproduced_with_table_claims_and_picture(tmp_path, monkeypa
     assert found["SCAFFOLD-S"].curve["x_distance"] == pytest.approx(expected, rel=1e-6)
     assert (place / "figure.png").stat().st_size > 5000
     assert "| SCAFFOLD-S |" in (place / "table.md").read_text()
-    assert "saddle-fig2" in _run("reproduce", "list")
+    listed = _run("reproduce", "list")
+    assert "saddle-fig2" in listed and "[dim]" not in listed
 
 
 def test_a_task_s_defaults_are_only_defaults(tmp_path) -> None:

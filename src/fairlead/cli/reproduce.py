@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.table import Table
-
 from fairlead.cli.common import out
 from fairlead.cli.names import same_name
 from fairlead.cli.show import say_written
@@ -93,22 +91,17 @@ def _run(
 def _list(results: Path) -> None:
     """Every table and figure of the papers, what reproduces it, and how long that takes."""
     known = concluded(results) if results.is_dir() else {}
-    shown = Table("paper", "item", "experiment", "quick", "full", "stored", title="experiments")
+    rows = []
     for item in ITEMS:
-        made = recipes().get(item.recipe)
-        if made is None:
-            reason = item.why or "not written yet"
-            shown.add_row(
-                item.paper, item.item, f"{item.recipe} [dim]{reason}[/]".strip(), "", "", ""
-            )
-            continue
-        quick, full = ("" if m is None else f"{m:g} min" for m in made.minutes)
-        entry = known.get(made.name)
-        state = (
-            ""
-            if entry is None
-            else f"{'quick' if entry[1].quick else 'full'}: {verdicts(entry[2])}"
+        made, entry = recipes().get(item.recipe), known.get(item.recipe)
+        quick, full = (
+            ("" if m is None else f"{m:g} min" for m in made.minutes) if made else ("", "")
         )
-        name = f"{made.name} [dim]{item.why}[/]" if item.why else made.name
-        shown.add_row(item.paper, item.item, name, quick, full, state)
-    out.print(shown)
+        state, why = "not run yet" if made else "", item.why
+        if entry:
+            state = f"{'quick' if entry[1].quick else 'full'}: {verdicts(entry[2])}"
+        rows.append({
+            "paper": item.paper, "item": item.item, "experiment": item.recipe, "quick": quick, "full": full,
+            "stored": f"{state} ({why})" if state and why else state or why or "not written yet",
+        })  # fmt: skip
+    out.print(table(rows, "experiments"))
