@@ -39,7 +39,7 @@ from advice_page import write_page
 from advice_pairs import DEVELOPED_ON, JUDGED_ON, Pair
 from fairlead.study.diagnose.answers import drifts
 from fairlead.study.diagnose.race import Race, work_of
-from fairlead.study.diagnose.rule import FAMILIES, Candidate
+from fairlead.study.diagnose.rule import FAMILIES, PACKED, Candidate
 from fairlead.task.metrics import Better, reaches
 from fairlead.task.pooled import pooled
 
@@ -55,7 +55,7 @@ LATE = 3
 """Runs are given up after so many times the planned rounds."""
 CHUNK = 20
 """Rounds after which those that have reached the target stop."""
-EARLY = ("SCAFFOLD", "FedAvg with server momentum")
+EARLY = ("SCAFFOLD", "SCAFFOLD with server momentum", PACKED, "FedAvg with server momentum")
 """Often the best: others with many local steps are given up after half as many rounds more than the best so far."""
 FILES = Path(__file__).parent / "results"
 

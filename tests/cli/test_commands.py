@@ -496,7 +496,8 @@ def test_a_figure_is_reproduced_with_table_claims_and_picture(tmp_path, monkeypa
     assert (place / "figure.png").stat().st_size > 5000
     assert "| SCAFFOLD-S |" in (place / "table.md").read_text()
     listed = _run("reproduce", "list")
-    assert "saddle-fig2" in listed and "[dim]" not in listed
+    assert "saddle-fig2" in listed
+    assert "[dim]" not in listed
 
 
 def test_a_task_s_defaults_are_only_defaults(tmp_path) -> None:

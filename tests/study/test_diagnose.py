@@ -20,10 +20,12 @@ from fairlead.study.diagnose.race import Race
 from fairlead.study.diagnose.ranges import Range
 from fairlead.study.diagnose.rule import (
     FAMILIES,
+    PACKED,
     Candidate,
     Facts,
     extended,
     favourite,
+    going_on,
     methods,
     more_steps,
     step_sizes,
@@ -70,18 +72,20 @@ def test_methods_with_state_need_three_visits() -> None:
     assert rare.visits == 2.0
     assert "SCAFFOLD" not in families
     assert "FedPVR" not in families
-    assert sum("2.0 times in 100 rounds" in reason for reason in reasons) == 2
+    (reason,) = (reason for reason in reasons if "2.0 times in 100 rounds" in reason)
+    assert "SCAFFOLD; SCAFFOLD with server momentum; FedPVR" in reason
     often = Facts(clients=100, cohort=3, rounds=100, steps=10, layers=3)
     assert {"SCAFFOLD", "FedPVR"} <= {one.family for one in methods(often, 0.1)[0]}
 
 
 def test_one_layer_leaves_out_fedpvr_and_the_rest_is_always_there() -> None:
-    lanes, reasons = methods(Facts(clients=10, cohort=10, rounds=50, steps=10, layers=1), 0.1)
-    assert [one.family for one in lanes] == [
-        name for name in FAMILIES if name not in ("FedPVR", "minibatch SGD")
-    ]
-    assert len(reasons) == 1
-    assert "one layer" in reasons[0]
+    facts = Facts(clients=10, cohort=10, rounds=50, steps=10, layers=1)
+    for by, spare in (("rounds", PACKED), ("bits", "SCAFFOLD with server momentum")):
+        lanes, reasons = methods(facts, 0.1, by)
+        left_out = ("FedPVR", "minibatch SGD", spare)
+        assert [one.family for one in lanes] == [name for name in FAMILIES if name not in left_out]
+        assert len(reasons) == 1
+        assert "one layer" in reasons[0]
     sgd = next(one for one in lanes if one.family == "FedSGD")
     assert sgd.lr == 0.3  # near one step as long as FedAvg's five
 
@@ -97,21 +101,35 @@ def test_more_steps_come_with_a_smaller_step_size_near_the_curvature() -> None:
     facts = Facts(clients=10, cohort=10, rounds=50, steps=10, layers=1)
     few = Candidate("SCAFFOLD", 5, 0.3)
     assert [(one.steps, one.lr) for one in more_steps(facts, few)] == [(20, 0.1), (20, 0.03)]
-    steep, flat = replace(facts, beta=30.0), replace(facts, beta=0.9)
-    assert more_steps(steep, few)[0].lr == 0.03  # at most 1/β
-    assert more_steps(flat, few)[0].lr == 0.3  # at least a third of it
+    steep, flat = replace(facts, beta=30.0), replace(facts, beta=0.2)
+    assert more_steps(steep, few)[0].lr == 0.03  # at most two thirds of 1/β
+    assert more_steps(flat, few)[0].lr == 1.0  # at least a quarter of it
 
 
 def test_the_favourite_is_left_only_for_half_its_cost() -> None:
     facts = Facts(clients=10, cohort=10, rounds=50, steps=10, layers=1)
-    assert favourite(facts, "rounds") == favourite(facts, "hours") == "SCAFFOLD"
-    assert favourite(facts, "bits") == "FedAvg in 4 bits"
-    assert favourite(replace(facts, different=9.0), "bits") == "SCAFFOLD"
-    assert favourite(replace(facts, cohort=0.5), "rounds") == "FedAvg"
+    assert {favourite(facts, by) for by in ("rounds", "bits", "hours")} == {"SCAFFOLD"}
+    rare = replace(facts, cohort=0.5)
+    assert favourite(rare, "rounds") == favourite(rare, "hours") == "FedAvg"
+    assert favourite(rare, "bits") == "FedAvg in 4 bits"
     first, other = Candidate("SCAFFOLD", 5, 0.3), Candidate("FedSGD", 5, 1.0)
     assert taken({other: 1.9}, first) == first
     assert taken({other: 2.1}, first) == other
     assert taken({}, first) == first
+
+
+def test_scaffold_goes_on_with_momentum_and_with_half_the_step_where_clients_are_sampled() -> None:
+    everyone = Facts(clients=10, cohort=10, rounds=50, steps=10, layers=1, beta=1.0)
+    some = replace(everyone, cohort=5)
+    one = Candidate("SCAFFOLD", 5, 0.3)
+    assert going_on(one, everyone, "bits") == Candidate(PACKED, 5, 0.3)
+    with_momentum = going_on(one, some, "hours")
+    assert with_momentum == Candidate("SCAFFOLD with server momentum", 5, 0.1)
+    high = replace(with_momentum, lr=10.0)
+    assert more_steps(some, high)[0].lr == 0.3  # a third of 1/β
+    assert more_steps(everyone, high)[0].lr == 1.0  # two thirds
+    other = Candidate("FedAvg", 5, 0.3)
+    assert going_on(other, some, "rounds") == other
 
 
 @pytest.mark.parametrize("family", FAMILIES)

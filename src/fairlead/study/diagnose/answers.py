@@ -146,8 +146,9 @@ def _step_size(race: Race, order: Sequence[Candidate]) -> Answer:
     else:
         low, high = best.lr / LADDER, best.lr * LADDER
         words = f"lr {best.lr:g}, from FedAvg's; no other was raced with this method, so try {low:.2g} and {high:.2g} too."
-    if best.family.endswith("server momentum"):
-        words += " The server's momentum is 0.9, with a step of 1."
+    if "server" in best.written:
+        momentum = best.written["server"].partition(":")[2] or "0.9"
+        words += f" The server's momentum is {momentum}, with a step of 1."
     return Answer("Which step size?", words, Range(best.lr, low, high), bool(near))
 
 

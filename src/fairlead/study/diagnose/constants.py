@@ -41,8 +41,8 @@ def constants(
 ) -> Constants | None:
     """The constants at a point for at most so many gradients, on a sample of clients and of their data; None if that
     is too few to measure anything."""
-    clients = min(task.clients, CLIENTS)
     each = 2 * 2 * PRODUCTS + 1  # a product is two gradients; β and L are a spectrum each
+    clients = max(1, min(task.clients, CLIENTS, int(gradients / (each * FEWEST))))
     samples: int | None = int(gradients / (each * clients)) // 2 * 2
     if samples >= task.sizes.mean():
         samples = None

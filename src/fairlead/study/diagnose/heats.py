@@ -19,6 +19,7 @@ from fairlead.study.diagnose.rule import (
     Facts,
     extended,
     favourite,
+    going_on,
     large_batch,
     methods,
     more_steps,
@@ -27,7 +28,7 @@ from fairlead.study.diagnose.rule import (
 )
 from fairlead.task.pooled import pooled
 
-SHARES = {"measures": 0.05, "step sizes": 0.4, "methods": 0.25, "local steps": 0.2, "final": 0.1}
+SHARES = {"measures": 0.1, "step sizes": 0.35, "methods": 0.25, "local steps": 0.2, "final": 0.1}
 """What each part of the diagnosis may spend of the budget."""
 FIRST, LONG = 2, 6
 """Rounds that every configuration is raced for, and the two best step sizes."""
@@ -48,7 +49,7 @@ def measure(race: Race, facts: Facts, known: list[Constants]) -> Facts:
     race.charge("measures", found.gradients, found.bits)
     if found.beta <= 0 or found.smooth <= 0:
         return facts
-    return replace(facts, beta=found.beta, smooth=found.smooth, different=found.different)
+    return replace(facts, beta=found.beta, smooth=found.smooth)
 
 
 def raced(race: Race, facts: Facts, reasons: list[str], tell: Say) -> list[Candidate]:
@@ -56,7 +57,7 @@ def raced(race: Race, facts: Facts, reasons: list[str], tell: Say) -> list[Candi
     tried = _step_size(race, facts)
     best = tried[0]
     tell(f"step size: {best.lr:g} for FedAvg with {counted(best.steps, 'local step')}")
-    lanes, why = methods(facts, best.lr)
+    lanes, why = methods(facts, best.lr, race.by)
     reasons += why
     name = favourite(facts, race.by)
     lanes.sort(key=lambda one: one.family != name)
@@ -70,10 +71,13 @@ def raced(race: Race, facts: Facts, reasons: list[str], tell: Say) -> list[Candi
     first = next((one for one in run if one.family == name), run[0])
     race.advance([first], FIRST, what="methods")
     rounds = replace(race, by="rounds")  # what bits and hours say is in the choice of the favourite
-    rivals = [other for other in run if other.family != COMPRESSED and race.done(other) >= FIRST]
+    same = (COMPRESSED, going_on(first, facts, race.by).family)
+    rivals = [o for o in run if o.family not in same and race.done(o) >= FIRST]
     one = taken({o: rounds.saving(o, first) for o in rivals if o != first}, first)
+    one = going_on(one, facts, race.by)
     fast = ", ".join(lane.family for lane in run[:2])
     tell(f"methods: {fast} ahead after {counted(race.done(first), 'round')}, {one.family} goes on")
+    race.advance([one], 1, what="methods")
     more = _with_more_steps(race, facts, one, reasons)
     rest = [one for one in race.ranked(tried) if race.done(one)]
     return list(dict.fromkeys([*more, one, *run, *rest]))
@@ -112,11 +116,11 @@ def _with_more_steps(
             break
         race.advance([one], rounds, what="local steps")
         tried.insert(0, one)
-        if taken({best: race.saving(best, one)}, one) == one:
-            return tried
+        if race.progresses(one) and not race.is_lost(one):
+            break
     if len(tried) == 1:
         reasons.append(f"the budget did not allow for {facts.many} local steps")
-    return race.ranked(tried)
+    return sorted(tried, key=race.is_lost)
 
 
 def with_second_seed(
