@@ -21,6 +21,7 @@ from fairlead.study.diagnose.heats import (
     asked_further,
     raced,
     with_second_seed,
+    with_the_rest,
 )
 from fairlead.study.diagnose.link import Link
 from fairlead.study.diagnose.race import Race, work_of
@@ -192,6 +193,7 @@ def diagnose(
     order = raced(race, facts, reasons, tell)
     with_second_seed(race, facts, order, reasons, tell)
     seen = asked_further(race, order, tell)
+    with_the_rest(race, order[0], tell)
     if what.note:
         reasons.append(what.note.removeprefix("note: "))
     found = Diagnosis(task, facts, race, what, goal, gradients, known, reasons, order)

@@ -183,3 +183,13 @@ def asked_further(race: Race, order: Sequence[Candidate], tell: Say) -> Seen:
     race.charge("final", central.counters.gradients, 0)
     tell(f"final: half of the clients, and all data in one place, for {counted(rounds, 'round')}")
     return Seen(best, few, central)
+
+
+def with_the_rest(race: Race, best: Candidate, tell: Say) -> None:
+    """What is left of the budget goes to the recommendation, as its forecast is the better the longer it ran."""
+    rounds = race.reachable([best], race.budget - race.spent)
+    if rounds > race.done(best):
+        race.advance([best], rounds, what="final")
+        tell(
+            f"final: {best} for {counted(race.done(best), 'round')}, with what is left of the budget"
+        )
