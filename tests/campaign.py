@@ -8,6 +8,7 @@ each appends its row to the file named by CHAOS_TABLE, and `python tests/campaig
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -88,38 +89,50 @@ def torchrun(count: int, restarts: int = 0) -> list[str]:
     ]  # fmt: skip
 
 
-def started(command: list[str], cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+_LIVES = itertools.count()
 
 
-def members(group: int) -> list[int]:
-    """The processes of a group that are alive."""
-    found = []
+class Command(subprocess.Popen[str]):
+    """A command, whose processes can be told by their environment, also those in sessions of their own."""
+
+    def __init__(self, words: list[str], cwd: Path) -> None:
+        self.mark = f"CHAOS_LIFE={os.getpid()}-{next(_LIVES)}"
+        name, _, value = self.mark.partition("=")
+        super().__init__(
+            words, cwd=cwd, env=environment(**{name: value}), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+
+def members(process: Command) -> list[int]:
+    """The processes of a command that are alive."""
+    mark, found = process.mark.encode(), []
     for path in Path("/proc").iterdir():
         if not path.name.isdigit():
             continue
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            after = (path / "stat").read_text().rpartition(")")[2].split()
-            if int(after[2]) == group and after[0] not in "ZX":
+        with contextlib.suppress(OSError, IndexError):
+            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX" and mark in (path / "environ").read_bytes().split(b"\0"):
                 found.append(int(path.name))
     return found
 
 
-def end_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+def end_all(process: Command) -> None:
+    """Kill a command and what it started."""
+    while alive := members(process):
+        for one in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def finished(command: list[str], cwd: Path, tally: Tally) -> tuple[int, str]:
     """Run a command to its end; tracebacks and hangs are counted."""
-    process = started(command, cwd)
+    process = Command(command, cwd)
     try:
         said, _ = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        end_group(process.pid)
+        end_all(process)
         process.communicate()
         tally.bad("hang", " ".join(command))
         return -1, ""
@@ -130,13 +143,13 @@ def finished(command: list[str], cwd: Path, tally: Tally) -> tuple[int, str]:
 
 def lasted(command: list[str], cwd: Path, out: Path) -> tuple[float, float]:
     """Seconds until a command wrote its first file, and until its end."""
-    began, begin, process = 0.0, time.monotonic(), started(command, cwd)
+    began, begin, process = 0.0, time.monotonic(), Command(command, cwd)
     while process.poll() is None and time.monotonic() < begin + LIMIT:
         if not began and any(out.iterdir()):
             began = time.monotonic() - begin
         time.sleep(0.02)
     took = time.monotonic() - begin
-    end_group(process.pid)
+    end_all(process)
     said, _ = process.communicate()
     assert process.returncode == 0, said
     return began or took, took
@@ -146,12 +159,12 @@ def killed(
     command: list[str], cwd: Path, after: float, rng: random.Random, tally: Tally, whole: bool
 ) -> None:
     """Start a command and kill it after some seconds, all of it or a process of it at random."""
-    process = started(command, cwd)
+    process = Command(command, cwd)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=after)
-    alive = members(process.pid)
+    alive = members(process)
     if whole or not alive:
-        end_group(process.pid)
+        end_all(process)
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(rng.choice(alive), rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
@@ -164,14 +177,14 @@ def killed(
             tally.bad("traceback", said)
     except subprocess.TimeoutExpired:
         tally.bad("hang", f"after a signal: {' '.join(command)}")
-        end_group(process.pid)
+        end_all(process)
         process.communicate()
     until = time.monotonic() + 60
-    while members(process.pid) and time.monotonic() < until:
+    while members(process) and time.monotonic() < until:
         time.sleep(0.1)
-    if left := members(process.pid):
+    if left := members(process):
         tally.bad("orphans", f"{left} of {' '.join(command)}")
-        end_group(process.pid)
+        end_all(process)
 
 
 def table(file: Path) -> list[str]:

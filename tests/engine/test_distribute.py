@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
+import campaign
 import numpy as np
 import pytest
 import ranks
@@ -20,6 +22,7 @@ from programs import LIMIT, PATHS, TESTS, ended, wait_until
 from safetensors.torch import load_file, save_file
 
 import fairlead as fl
+from fairlead.engine.processes import ranks as torch_ranks
 from fairlead.engine.processes.shares import balanced
 
 
@@ -339,6 +342,42 @@ def test_a_rank_that_is_lost_ends_the_others_with_a_sentence(tmp_path: Path) -> 
     assert "rank 0 of 3 lost the others" in " ".join(outputs[0].split())
     assert "error" not in outputs[2]
     assert fl.runs.read(tmp_path / "run").status.startswith("failed: rank 0 of 3 lost")
+
+
+def test_ranks_end_with_their_launcher(tmp_path: Path) -> None:
+    words = ["run", "--task", "theorem2", "--rounds", "1000000", "--steps", "2", "--engine", "loop",
+             "--out", "run"]  # fmt: skip
+
+    def under_way() -> bool:
+        return (
+            bool(fl.runs.find(tmp_path)) and len(fl.runs.read(tmp_path / "run").history.rows) >= 2
+        )
+
+    launcher = campaign.Command([*campaign.torchrun(2), *words], tmp_path)
+    with ended([launcher]):
+        try:
+            wait_until(under_way, "two rows are written", launcher)
+            assert len(campaign.members(launcher)) == 3
+            launcher.kill()
+            wait_until(lambda: not campaign.members(launcher), "the ranks have ended")
+        finally:
+            campaign.end_all(launcher)
+    assert fl.runs.read(tmp_path / "run").status == "interrupted"
+
+
+def test_ranks_whose_launcher_is_gone_say_so(monkeypatch) -> None:
+    monkeypatch.setattr(torch_ranks, "LAUNCHER", timedelta(seconds=1))
+    monkeypatch.setattr(
+        torch_ranks, "end_with_parent", lambda kind: None
+    )  # of the tests' own process
+    with held_port() as port:
+        for name, value in {
+            "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        with pytest.raises(fl.FairleadError, match="did not find each other"):
+            torch_ranks.TorchRanks(torch.device("cpu"), None, 600.0)
 
 
 def test_the_command_under_torchrun(tmp_path: Path) -> None:

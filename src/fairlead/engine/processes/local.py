@@ -8,7 +8,6 @@ vectors are summed in shared memory.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import gc
 import json
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from fairlead.engine.processes.board import SLOT, Board
 from fairlead.engine.processes.distribute import Distributed, RankGroup
+from fairlead.engine.processes.environment import end_with_parent
 from fairlead.engine.processes.fork import (
     check_operators,
     forked,
@@ -51,7 +51,6 @@ STOPPED = "was stopped by a signal, so the run cannot continue; with checkpoints
 START, TRIES = 20.0, 3
 """Seconds within which a worker must answer, and how often to try."""
 FAILED = b"!"
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _RUNNING: list[LocalProcesses] = []
 
 
@@ -171,7 +170,7 @@ class LocalProcesses(SharingRanks):
             self.rank, self._first, self._workers = rank, mine, []
             for other in others:
                 other.close()
-            ctypes.CDLL(None).prctl(DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
+            end_with_parent(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
             gc.freeze()  # the first process collects its own garbage

@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -21,7 +22,11 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from fairlead.engine.processes.environment import by_torchrun, end_with_parent
 from fairlead.errors import FairleadError, Lost
+
+LAUNCHER = timedelta(seconds=180)
+"""How long torchrun may take to answer: it has been there before its ranks, unless it was killed meanwhile."""
 
 
 def launched() -> bool:
@@ -173,10 +178,14 @@ def _connect(backend: str, timeout: float) -> None:
     if dist.is_initialized():
         return
     limit = timedelta(seconds=timeout)
+    if by_torchrun():  # its ranks end with it, before they have found each other or later
+        end_with_parent(signal.SIGTERM)
     # its first import binds the existing group as a default argument, so import it before there is one
     importlib.import_module("torch.distributed.nn")
     try:
-        store, rank, size = next(rendezvous("env://", timeout=limit))
+        first = min(limit, LAUNCHER) if by_torchrun() else limit
+        store, rank, size = next(rendezvous("env://", timeout=first))
+        store.set_timeout(limit)
         # restarted processes must not find the addresses of their predecessors
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         own = PrefixStore(f"fairlead-{attempt}", store)
