@@ -161,7 +161,9 @@ class PvrFig5(Recipe):
 
     def cases(self, form: Form, done: Results) -> Iterable[Case]:
         lr = STEPS[self.model, self.alpha]
-        task = partial(cifar, self.model, self.alpha, "dirichlet-balanced", None)
+        images = 2000 if form.quick else None
+        task = partial(cifar, self.model, self.alpha, "dirichlet-balanced", images)
+        settings: dict[str, Any] = dict(QUICK) if form.quick else {"rounds": 30, **FULL}
         for momentum, scale in ((0.0, 1.0), (0.9, 0.1)):
             for start in (*self.starts, "none"):
                 eta = lr["FedPVR" if start != "none" else "FedAvg"] * scale
@@ -171,7 +173,7 @@ class PvrFig5(Recipe):
                     else FedPVR(eta, layers=f"from:{start}", momentum=momentum)
                 )
                 labels = {"start": start, "momentum": momentum, "lr": eta, "seed": 0}
-                yield Case(labels, task, method, {"rounds": 30, **FULL})
+                yield Case(labels, task, method, settings)
 
     def conclude(self, form: Form, done: Results) -> Outcome:
         rows, claims = [], []
@@ -196,6 +198,8 @@ class PvrFig5(Recipe):
                 ))  # fmt: skip
         notes = ["with momentum on the layers that are not variance-reduced, their number changes with the start: shown both ways",
                  "momentum 0.9 goes with a tenth of the step size"]  # fmt: skip
+        if form.quick:
+            notes.append("quick form: 2,000 training images, 2 epochs with batches of 64, 8 rounds")
         return Outcome(rows, claims, partial(_draw_starts, done), notes)
 
 
@@ -204,6 +208,7 @@ class PvrFigC2(PvrFig5):
 
     name, item = "pvr-figC2", "Figure C.2"
     title = "FedPVR, figure C.2: where variance reduction starts, ResNet-8"
+    minutes = (6, 25)
     model, starts = "resnet8", (0, 9, 18, 27)
 
 
