@@ -83,8 +83,11 @@ def _verdict(found: Range) -> bool:
     return found.low > 1 or found.high < 1
 
 
-def _times(race: Race, found: Range) -> str:
-    return f"{found} times the {race.by}"
+def _needs(race: Race, found: Range, verb: str = "needs") -> str:
+    """What a configuration needs to get as far as another; the largest ratio stands for one that came nowhere."""
+    if found.value >= MOST:
+        return "made no progress yet"
+    return f"{verb} {found} times the {race.by}"
 
 
 def _local_steps(race: Race, order: Sequence[Candidate]) -> Answer:
@@ -98,7 +101,7 @@ def _local_steps(race: Race, order: Sequence[Candidate]) -> Answer:
         "Yes" if found.low > 1 else "No" if found.high < 1 else f"{UNCLEAR[0].upper()}{UNCLEAR[1:]}"
     )
     return Answer(
-        question, f"{word}: {sgd.family} needs {_times(race, found)} of {local} to get as far.", found,
+        question, f"{word}: to get as far as {local}, {sgd.family} {_needs(race, found)}.", found,
         _verdict(found),
     )  # fmt: skip
 
@@ -112,7 +115,7 @@ def _method(race: Race, order: Sequence[Candidate]) -> Answer:
     clear = found.low > 1
     tie = "" if clear else f", {UNCLEAR} between the two"
     return Answer(
-        question, f"{best.family}{tie}: {other.family}, the next best, needs {_times(race, found)}.", found, clear
+        question, f"{best.family}{tie}: {other.family}, the next best, {_needs(race, found)}.", found, clear
     )  # fmt: skip
 
 
@@ -130,7 +133,7 @@ def _steps(race: Race, order: Sequence[Candidate]) -> Answer:
     ends = (best.steps, best.steps) if clear else sorted((best.steps, other.steps))
     tie = "" if clear else f", {UNCLEAR} between the two"
     return Answer(
-        question, f"{best.steps}{tie}: {other.steps} need {_times(race, found)}.",
+        question, f"{best.steps}{tie}: {other.steps} {_needs(race, found, 'need')}.",
         Range(best.steps, *ends), clear,
     )  # fmt: skip
 
