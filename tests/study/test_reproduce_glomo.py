@@ -60,7 +60,7 @@ def shortened(made: GlomoFigure) -> GlomoFigure:
 
     class Short(type(made)):
         settings = tuple(
-            replace(s, rounds=10, steps=max(2, s.steps // 5), cohort=5)
+            replace(s, rounds=10, steps=max(2, s.steps // 5), cohort=max(2, s.cohort // 5))
             for s in made.settings[:most]
         )
 
