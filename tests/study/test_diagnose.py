@@ -204,6 +204,21 @@ def test_a_lost_configuration_comes_last_and_is_not_continued() -> None:
     assert race.saving(bad, good) == 0.01
 
 
+def test_what_diverges_is_never_recommended(monkeypatch) -> None:
+    from fairlead.study.diagnose import heats
+
+    def too_large(facts: Facts, best: Candidate) -> list[Candidate]:
+        return [replace(best, steps=facts.many, lr=lr) for lr in (1e9, 1e8)]
+
+    monkeypatch.setattr(heats, "more_steps", too_large)
+    task = fl.problems.random_quadratics(clients=4, dim=3, mu=0.5, beta=1.0)
+    found = fl.diagnose(task, rounds=4000, steps=10)
+    lost = [one for one in found.order if found.race.is_lost(one)]
+    assert {one.lr for one in lost} >= {1e9}
+    assert not found.race.is_lost(found.best)
+    assert found.order[-len(lost) :] == lost
+
+
 def test_a_saving_is_the_ratio_of_rounds_to_the_same_level() -> None:
     race = _race()
     slow, fast = Candidate("FedAvg", 4, 0.05), Candidate("FedAvg", 4, 0.5)

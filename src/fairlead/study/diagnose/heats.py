@@ -80,7 +80,7 @@ def raced(race: Race, facts: Facts, reasons: list[str], tell: Say) -> list[Candi
     race.advance([one], 1, what="methods")
     more = _with_more_steps(race, facts, one, reasons)
     rest = [one for one in race.ranked(tried) if race.done(one)]
-    return list(dict.fromkeys([*more, one, *run, *rest]))
+    return sorted(dict.fromkeys([*more, one, *run, *rest]), key=race.is_lost)
 
 
 def _step_size(race: Race, facts: Facts) -> list[Candidate]:
@@ -120,7 +120,7 @@ def _with_more_steps(
             break
     if len(tried) == 1:
         reasons.append(f"the budget did not allow for {facts.many} local steps")
-    return sorted(tried, key=race.is_lost)
+    return tried
 
 
 def with_second_seed(

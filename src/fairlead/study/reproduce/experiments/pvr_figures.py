@@ -262,10 +262,9 @@ def _draw_layers(done: Results, label: str, path: Path) -> None:
     with panels(path, rows=1, columns=len(done) + 1, share_y=False) as axes:
         for panel, r in zip(axes[0], done, strict=False):
             names = [n for n in r.curve if n.startswith("drift/") and n.endswith("weight")]
+            # seven layers, as the paper shows, from the first to the classifier
             for at in np.unique(np.linspace(0, len(names) - 1, 7).round().astype(int)):
-                name = names[
-                    at
-                ]  # seven layers, as the paper shows, from the first to the classifier
+                name = names[at]
                 panel.plot(r.curve["round"], r.curve[name], label=name[6:-7])
             panel.set_yscale("log")
             panel.set_title(f"ξ by layer, {label} {r.labels[label]}")
