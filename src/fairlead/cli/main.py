@@ -247,16 +247,17 @@ def reproduce(
         typer.Option("--results", help="folder of finished cases to go on from and add to"),
     ] = None,
     figure: Annotated[str, typer.Option("--figure", help="png, pdf or svg")] = "png",
+    jobs: Annotated[int, typer.Option("--jobs", help="processes that share the cases")] = 1,
 ) -> None:
     """Rerun the papers' experiments: our results next to their claims, and the figures.
 
-    Given again, the command does what is missing."""
+    Given again, the command does what is missing; given twice at the same time, both share the work."""
     say_loading("reproduce")
     from fairlead.cli.reproduce import reproduce_command
 
     with errors_printed():
         reproduce_command(
-            names, quick, seeds, device, budget, only, reading, folder, results, figure
+            names, quick, seeds, device, budget, only, reading, folder, results, figure, jobs
         )
 
 

@@ -33,6 +33,7 @@ def reproduce_command(
     folder: Path,
     results: Path | None,
     figure: str,
+    jobs: int,
 ) -> None:
     """Rerun the papers' experiments, list them, or write the page of results."""
     chosen = dict(part.split("=", 1) for part in reading or () if "=" in part)
@@ -55,7 +56,7 @@ def reproduce_command(
     for one in made:
         one.check(form)
     for one in made:
-        _run(one, form, folder, results, budget, only, figure)
+        _run(one, form, folder, results, budget, only, figure, jobs)
 
 
 def _run(
@@ -66,10 +67,11 @@ def _run(
     budget: float | None,
     only: str | None,
     figure: str,
+    jobs: int,
 ) -> None:
     place = folder / one.name / form.name
     file = None if results is None else results / f"{one.name}.{form.name}.jsonl"
-    done = carry_out(one, form, place, budget, only, also=file)
+    done = carry_out(one, form, place, budget, only, also=file, jobs=jobs)
     if len(done.results):
         outcome = one.conclude(form, done.results)
         out.print(table(outcome.rows, one.title))

@@ -1,10 +1,12 @@
 """Carrying out a recipe: what is missing, case by case, until a time budget is used up.
 
-Every finished case is one line of cases.jsonl and a run folder; given again, the same call does what is missing.
+Every finished case is one line of cases.jsonl and a run folder; given again, the same call does what is missing. Processes
+that do so at the same time share the work (see `claims`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +23,7 @@ from fairlead.run.folder import CHECKPOINTS
 from fairlead.run.many import pays, train_many
 from fairlead.run.train import Run, train
 from fairlead.study.reproduce.case import Case, Form, Result, Results
+from fairlead.study.reproduce.claims import Claims, Work, alone_on, helpers
 from fairlead.study.reproduce.recipe import Recipe
 from fairlead.task.task import Task
 
@@ -71,32 +74,55 @@ def carry_out(
     only: str | None = None,
     progress: bool | None = None,
     also: Path | None = None,
+    jobs: int = 1,
 ) -> Done:
     """Do the missing cases of a recipe. budget: seconds after which no further case is begun. only: a part of the
-    name of the cases to do. also: a second file of finished cases, such as those stored for the page of results."""
+    name of the cases to do. also: a second file of finished cases, such as those stored for the page of results.
+    jobs: processes that share the cases."""
     recipe.check(form)
     until = None if budget is None else time.monotonic() + budget
-    kept = _Kept(recipe, form, folder, also)
-    with Progress.of(progress, 0, recipe.name) as bar:
-        while True:
-            cases, _ = wanted(recipe, form, kept.found)
-            chosen = [case for case in cases if only is None or only in case.name]
-            missing = [case for case in chosen if case.digest not in kept.found]
-            bar.resize(len(cases))
-            for some in _together(missing):
-                if until is not None and time.monotonic() >= until:
-                    break
-                bar.update(sum(c.digest in kept.found for c in cases), {}, some[0].name)
-                kept.do(some, bar)
-            else:
-                if missing:
-                    continue  # further cases may depend on these
-            cases, results = wanted(recipe, form, kept.found)
-            return Done(results, len(cases) - len(results))
+    work = Work(recipe.name, form, folder, until, only, also, jobs)
+    kept = Kept(recipe, work)
+    with helpers(work), Progress.of(progress, 0, recipe.name) as bar:
+        do_missing(kept, bar)
+    kept.read()
+    cases, results = wanted(recipe, form, kept.found)
+    return Done(results, len(cases) - len(results))
 
 
-def _together(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    """Cases in groups that share their task and settings, in order."""
+def do_missing(kept: Kept, bar: Progress) -> None:
+    """Do the missing cases that no other process does, and wait for those that others do."""
+    work = kept.work
+    with contextlib.closing(Claims(work.folder)) as claims:
+        while missing := _missing(kept, bar):
+            busy = None
+            for some in _together(missing, work):
+                if work.over():
+                    return
+                with claims.of(some) as mine:
+                    kept.read()  # another process may just have done them
+                    todo = [case for case in mine if case.digest not in kept.found]
+                    if todo:
+                        bar.update(len(kept.found), {}, todo[0].name)
+                        kept.do(todo, bar)
+                    elif not mine:
+                        busy = busy or some[0]
+            if busy is not None and busy.digest not in kept.found:
+                bar.say("waiting for other processes")
+                claims.wait(busy)
+            kept.read()
+
+
+def _missing(kept: Kept, bar: Progress) -> list[Case]:
+    """The cases to do, as far as they can be known from the results so far."""
+    only = kept.work.only
+    cases, _ = wanted(kept.recipe, kept.work.form, kept.found)
+    bar.resize(len(cases))
+    return [c for c in cases if c.digest not in kept.found and (only is None or only in c.name)]
+
+
+def _together(cases: Sequence[Case], work: Work) -> Iterator[list[Case]]:
+    """Cases in groups that share their task and settings, in order. On a GPU each is done by itself."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         shared = [
@@ -106,24 +132,35 @@ def _together(cases: Sequence[Case]) -> Iterator[list[Case]]:
         ]
         groups.setdefault(json.dumps(shared), []).append(case)
     for group in groups.values():
-        for k in range(0, len(group), TOGETHER):
-            yield group[k : k + TOGETHER]
+        most = TOGETHER if work.form.device == "cpu" else 1
+        size = max(1, min(most, len(group) // work.jobs))
+        for k in range(0, len(group), size):
+            yield group[k : k + size]
 
 
-class _Kept:
+class Kept:
     """The finished cases of a recipe, in a folder."""
 
-    def __init__(self, recipe: Recipe, form: Form, folder: Path, also: Path | None) -> None:
-        self.recipe, self.form, self.folder = recipe, form, folder
-        self.files = [folder / CASES, *([also] if also is not None else [])]
+    def __init__(self, recipe: Recipe, work: Work) -> None:
+        self.recipe, self.work, self.form, self.folder = recipe, work, work.form, work.folder
+        self.files = [work.folder / CASES, *([work.also] if work.also is not None else [])]
         self.found: dict[str, Result] = {}
+        self._sizes: list[int] = []
         for file in self.files:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise FairleadError(f"cannot write to {file.parent}: {error.strerror}") from error
-            self.found |= stored(file)
+        self.read()
         self._task: tuple[str, Task] | None = None
+
+    def read(self) -> None:
+        """The finished cases, also those of other processes."""
+        sizes = [file.stat().st_size if file.is_file() else 0 for file in self.files]
+        if sizes != self._sizes:
+            for file in self.files:
+                self.found |= stored(file)
+            self._sizes = sizes
 
     def do(self, cases: Sequence[Case], bar: Progress) -> None:
         """Do some cases that share their task and settings."""
@@ -167,7 +204,7 @@ class _Kept:
     def _folder(self, case: Case) -> Path:
         """The run folder of a case."""
         path = self.folder / "runs" / f"{case.name[:80]}-{case.digest[:8]}"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def _finish(self, case: Case, run: Run) -> None:
@@ -183,8 +220,8 @@ class _Kept:
     def _keep(self, result: Result) -> None:
         """Append a line that is complete, or absent after a crash."""
         for path in self.files:
-            with path.open("a+b") as file:
-                file.seek(max(file.tell() - 1, 0))
+            with path.open("a+b") as file, alone_on(file):
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
                 cut = file.read() not in (b"", b"\n")  # by a kill
                 file.write(b"\n" * cut + result.line().encode() + b"\n")
                 file.flush()
