@@ -115,6 +115,8 @@ CONVOLUTIONS = {
     "even": ((4, 6, (2, 4), (1, 3), (1, 1)), (4, 7, 8)),
     "large stride": ((4, 6, 2, 3, 1), (4, 8, 8)),
     "many channels": ((24, 72, 3, 1, 1), (24, 4, 4)),
+    "whole taps": ((64, 40, 3, 2, 1), (64, 5, 4)),
+    "large tiles": ((128, 136, 3, 1, 1), (128, 4, 3)),
 }
 
 
@@ -213,6 +215,27 @@ def test_layers_as_vmap(name: str) -> None:
     setting = case(lambda: nn.Sequential(nn.Conv2d(3, 6, 1), *LAYERS[name]), (3, 7, 7))
     for ours, theirs in zip(together(*setting), one_by_one(*setting), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("unit", [2, 4, 8])
+def test_linear_layers_with_sides_that_are_filled_up(
+    unit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.gradients.stacked.layers.aligned_to", lambda x: unit)
+
+    def model() -> nn.Module:
+        hidden = nn.Linear(13, 9, bias=False)
+        return nn.Sequential(nn.Linear(7, 13), nn.Tanh(), hidden, nn.ReLU(), nn.Linear(9, 8))
+
+    for shape in ((7,), (3, 7)):
+        setting = case(model, shape)
+        for ours, theirs in zip(together(*setting), one_by_one(*setting), strict=True):
+            assert ours.shape == theirs.shape
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+        v = torch.randn_like(setting[1])
+        torch.testing.assert_close(
+            products(*setting, v), products_one_by_one(*setting, v), rtol=1e-9, atol=1e-9
+        )
 
 
 def test_the_first_of_equals_takes_the_gradient() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fairlead.gradients.apart import kept_apart
 from fairlead.gradients.cpu_kernels import for_a_cpu
 from fairlead.gradients.segments import SHORT
 
@@ -71,7 +72,7 @@ def compiled(
     if any(_draws(node) for node in captured.graph.nodes):
         return run
     captured.graph.eliminate_dead_code()
-    captured.recompile()
+    kept_apart(captured)
     options: Any = {"max_autotune_gemm": True} if tuned else None
     made = torch.compile(captured, dynamic=False, options=options)
     with warnings.catch_warnings():  # what the compiler finds is for those who write compilers

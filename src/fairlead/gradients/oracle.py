@@ -112,10 +112,14 @@ class Gradients:
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The mean loss of a block, and the buffers after the pass."""
-        point = x.to(torch.bfloat16) if self.form.half else x
-        views = self.task.layout.views(point)
+        views = self._shortened(self.task.layout.views(x))
         losses, buffers = self._losses(views, block, buffers)
         return losses.mean() if weights is None else (losses * weights).sum(), buffers
+
+    def _shortened(self, views: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The parameters in the precision of the gradients. Each is converted on its own: matrices that lie apart
+        are aligned, which doubles the speed of products on a GPU."""
+        return {n: v.to(torch.bfloat16) for n, v in views.items()} if self.form.half else views
 
     def _losses(
         self, point: Mapping[str, Tensor], block: Block, buffers: Tensor
@@ -175,18 +179,21 @@ class Gradients:
     def _by_layers(
         self, x: Tensor, weights: Tensor | None, buffers: Tensor, *block: Tensor
     ) -> tuple[Tensor, Tensor]:
-        leaf = x.detach().expand(len(block[0]), -1).requires_grad_()
+        views = self.task.layout.stacked_views(x.detach().expand(len(block[0]), -1))
+        leaves = {n: v.detach().requires_grad_() for n, v in self._shortened(views).items()}
         with torch.enable_grad():
-            (g,) = torch.autograd.grad(self._summed_loss(leaf, weights, block), leaf)
-        return g, buffers
+            total = self._summed_loss(leaves, weights, block)
+            found = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+        return torch.cat([g.flatten(1) for g in found], 1).to(x.dtype), buffers
 
-    def _summed_loss(self, leaf: Tensor, weights: Tensor | None, block: Block) -> Tensor:
+    def _summed_loss(
+        self, views: Mapping[str, Tensor], weights: Tensor | None, block: Block
+    ) -> Tensor:
         """The sum of the clients' losses by layers; each client's gradient is its own, as they share no parameter."""
         task, run = self.task, self._layers
         assert run is not None
-        point = leaf.to(torch.bfloat16) if self.form.half else leaf
-        inputs = block[0].to(point.dtype)
-        output = run(task.layout.stacked_views(point), inputs).to(leaf.dtype)
+        inputs = block[0].to(torch.bfloat16) if self.form.half else block[0].to(task.dtype)
+        output = run(views, inputs).to(task.dtype)
         flat = tuple(t.flatten(0, 1) for t in block)
         losses = losses_of(task, output.flatten(0, 1), flat).unflatten(0, block[0].shape[:2])
         return losses.mean(1).sum() if weights is None else (losses * weights).sum()
@@ -197,7 +204,8 @@ class Gradients:
         """Hessian-vector products (S, m, d) of the data losses with the rows of v, by differentiating twice by layers."""
         leaf = x.detach().expand(len(v), -1).requires_grad_()
         with torch.enable_grad(), twice():
-            total = self._summed_loss(leaf, weights, block)
+            views = self._shortened(self.task.layout.stacked_views(leaf))
+            total = self._summed_loss(views, weights, block)
             (g,) = torch.autograd.grad(total, leaf, create_graph=True)
             rows = [
                 torch.autograd.grad((g * row).sum(), leaf, retain_graph=True)[0]
@@ -277,8 +285,7 @@ class Gradients:
         self, x: Tensor, weights: None, buffers: Tensor, *block: Tensor
     ) -> tuple[list[Tensor], Tensor]:
         """The gradient by parameter, so that its parts need not be put together."""
-        point = x.detach().to(torch.bfloat16) if self.form.half else x.detach()
-        views = self.task.layout.views(point)
+        views = self._shortened(self.task.layout.views(x.detach()))
         leaves = {n: v.detach().requires_grad_() for n, v in views.items()}
         with torch.enable_grad():
             losses, buffers = self._losses(leaves, block, buffers)
@@ -305,5 +312,6 @@ class Gradients:
 def ways(task: Task) -> list[Form]:
     """The ways that can compute the gradients of many clients of a task on its device."""
     convolves = any(isinstance(m, torch.nn.Conv2d) for m in task.model.modules())
-    stacks = convolves and task.capturable and stacked_model(task.model) is not None
+    pays = convolves or task.device.type == "cuda"
+    stacks = pays and task.capturable and stacked_model(task.model) is not None
     return [Form("vmap"), *([Form("stacked")] if stacks else [])]

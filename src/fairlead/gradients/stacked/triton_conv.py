@@ -109,9 +109,15 @@ def _gradient_of_weights(
     total: tl.constexpr = KH * KW * C
     n = (tl.program_id(0) % across) * BN + tl.arange(0, BN)[None, :]
     first = tl.program_id(0) // across * STEP
-    k = first + tl.arange(0, BM)[None, :]
-    used = (tl.arange(0, BM)[None, :] < STEP) & (k < total)
-    dh, dw, c = k // (KW * C), k // C % KW, k % C
+    whole: tl.constexpr = STEP == BM and C % BM == 0
+    if whole:  # all rows are of one tap, so what a pixel of it sees is worked out once for all
+        used = first < total
+        dh, dw = first // (KW * C), first // C % KW
+        c = tl.multiple_of(first % C, BM) + tl.arange(0, BM)[None, :]
+    else:
+        k = first + tl.arange(0, BM)[None, :]
+        used = (tl.arange(0, BM)[None, :] < STEP) & (k < total)
+        dh, dw, c = k // (KW * C), k // C % KW, k % C
     x += client * ((pixels // (OH * OW)) * H * W * C)
     g += client * (pixels * N)
     acc = tl.zeros((BM, BN), tl.float32)
