@@ -30,7 +30,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairlead.gradients.stacked import norm, stacked_model
 from fairlead.gradients.stacked import triton_conv as kernels
-from fairlead.gradients.stacked.tiles import Tile, conv_tile, power_of_2, weight_tile
+from fairlead.gradients.stacked.tiles import Tile, conv_tile, power_of_2, room_on, weight_tile
 from fairlead.task import models
 from fairlead.task.layout import Layout
 
@@ -423,9 +423,9 @@ def _short(t: Tile) -> str:
 def _tiles(c: Conv, part: str) -> list[Tile]:
     """Tiles to try, the one that is chosen now first."""
     h, w = c.sides()
-    taps = c.kernel[0] * c.kernel[1]
+    taps, room = c.kernel[0] * c.kernel[1], room_on(torch.device("cuda"))
     if part == "weight":
-        chosen = weight_tile(c.N, c.C, c.kernel, HALF, "ieee")
+        chosen = weight_tile(c.N, c.C, c.kernel, HALF, "ieee", room)
         steps = {taps * c.C, c.kernel[1] * c.C, max(64, c.C), chosen.step}
         sizes = [(power_of_2(s, 16), s) for s in sorted(steps) if 16 <= s <= 256]
         tiles = [
@@ -437,7 +437,7 @@ def _tiles(c: Conv, part: str) -> list[Tile]:
         read, made = (c.C, c.N) if part == "forward" else (c.N, c.C)
         classes = 1 if part == "forward" else c.stride[0] * c.stride[1]
         pixels = c.B * (h * w if part == "forward" else c.H * c.W // classes)
-        chosen = conv_tile(pixels, made, read, max(1, taps // classes), HALF, "ieee")
+        chosen = conv_tile(pixels, made, read, max(1, taps // classes), HALF, "ieee", room)
         depths = [k for k in (16, 32, 64, 128) if k <= power_of_2(taps * read, 16)]
         tiles = [
             Tile(m, chosen.n, k, 8 if m == 256 or m * chosen.n >= 16384 else 4, stages)

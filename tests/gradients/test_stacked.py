@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.gradients.stacked import stacked_model, twice
+from fairlead.gradients.stacked import stacked_model, tiles, twice
 from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
 from fairlead.gradients.stacked.norm import group_norm_each
 from fairlead.task import models
@@ -118,6 +118,9 @@ CONVOLUTIONS = {
     "whole taps": ((64, 40, 3, 2, 1), (64, 5, 4)),
     "large tiles": ((128, 136, 3, 1, 1), (128, 4, 3)),
 }
+
+WIDE = {"256 columns": ((256, 256, 1), (256, 8, 6)), "64 rows": ((64, 136, 3, 1, 1), (64, 5, 4))}
+"""What has tiles of its own on a GPU with much shared memory."""
 
 
 def products(model: nn.Module, x: Tensor, inputs: Tensor, target: Tensor, v: Tensor) -> Tensor:
@@ -310,7 +313,7 @@ def off(ours: Tensor, theirs: Tensor) -> float:
 
 def check_conv(name: str, dtype: torch.dtype, device: str, bound: float) -> None:
     """A layer of the table: output, gradients of inputs, weights and biases, and the same again."""
-    (c, o, k, *rest), (_, h, w) = CONVOLUTIONS[name]
+    (c, o, k, *rest), (_, h, w) = {**CONVOLUTIONS, **WIDE}[name]
     stride, padding = (_both(rest[0]) if rest else (1, 1)), (_both(rest[1]) if rest[1:] else (0, 0))
     torch.manual_seed(1)
     shapes = (2, 3, h, w, c), (2, o, c, *_both(k)), (2, o)
@@ -368,6 +371,16 @@ def test_kernels_of_convolutions(name: str, dtype: torch.dtype, bound: float) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "bound"), PRECISIONS)
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_tiles(
+    name: str, dtype: torch.dtype, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "PROGRAMS", 1)
+    check_conv(name, dtype, "cuda", bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "bound"), PRECISIONS)
 @pytest.mark.parametrize(
     ("added", "relu"), [(False, False), (False, True), (True, True), (True, False)]
 )
@@ -416,8 +429,12 @@ def test_kernels_interpreted(tmp_path: Path) -> None:
     """Triton runs its kernels on the CPU, slowly, where a variable says so before it is imported."""
     lines = [
         "import torch, test_stacked as t",
+        "from fairlead.gradients.stacked import triton_conv as kernels",
         "for dtype, bound in [(torch.float32, 1e-5), (torch.float16, 1e-2)]:",
         "    for name in list(t.CONVOLUTIONS)[:: 1 if dtype == torch.float32 else 4]:",
+        "        t.check_conv(name, dtype, 'cpu', bound)",
+        "    t.tiles.PROGRAMS, kernels.room_on = 1, lambda device: 1 << 18",
+        "    for name in t.WIDE:",
         "        t.check_conv(name, dtype, 'cpu', bound)",
         "    for added, relu in [(False, False), (False, True), (True, True), (True, False)]:",
         "        for shape, groups in [((5, 5, 8), 2), ((4, 4, 16), 16), ((4,), 1)]:",

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-PROGRAMS = 64  # approximate programs per client in the weight gradient
+PROGRAMS = 64  # approximate programs per client that keep the device busy
+ROOM = 200_000  # bytes of shared memory per program, from which tiles of 256 columns are used
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,21 @@ class Tile:
     step: int = 0
 
 
+def room_on(device: torch.device) -> int:
+    """The bytes of shared memory that a program can have."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
 def conv_tile(
-    pixels: int, outputs: int, channels: int, taps: int, dtype: torch.dtype, precision: str
+    pixels: int,
+    outputs: int,
+    channels: int,
+    taps: int,
+    dtype: torch.dtype,
+    precision: str,
+    room: int = 0,
 ) -> Tile:
     """For pixels × outputs, summed over taps × channels."""
     n = power_of_2(outputs, 16, 128)
@@ -40,11 +54,19 @@ def conv_tile(
         return Tile(128 if n < 128 else 64, n, min(depth, 32), 4, 3)
     if n <= 64:
         return Tile(128, n, depth, 4, 3)
-    return Tile(128, 128, depth, 8, 3) if pixels >= 1024 else Tile(64, 128, depth, 4, 4)
+    wide = room >= ROOM and depth == 64 and outputs % 256 == 0 and channels >= 256
+    if wide and cdiv(pixels, 128) * (outputs // 256) >= PROGRAMS:
+        return Tile(128, 256, 64, 8, 3)
+    return Tile(128, 128, depth, 8, 3) if pixels > 1024 else Tile(64, 128, depth, 4, 3)
 
 
 def weight_tile(
-    outputs: int, channels: int, kernel: Sequence[int], dtype: torch.dtype, precision: str
+    outputs: int,
+    channels: int,
+    kernel: Sequence[int],
+    dtype: torch.dtype,
+    precision: str,
+    room: int = 0,
 ) -> Tile:
     """For (kh·kw·channels) × outputs, summed over pixels."""
     n = power_of_2(outputs, 16, 128)
@@ -60,7 +82,13 @@ def weight_tile(
     if n <= 64:
         m = 64 if channels % 64 == 0 else 128
         return Tile(m, n, 64, 4, 3, step=m)
-    return Tile(128, 128, 64 if dtype != torch.float32 else 32, 8, 3, step=128)
+    if dtype == torch.float32:
+        return Tile(128, 128, 32, 8, 3, step=128)
+    if channels % 128 == 64:  # rows of one tap
+        return Tile(64, 128, 64, 4, 3, step=64)
+    if room >= ROOM and channels % 128 == 0 and outputs % 256 == 0:
+        return Tile(128, 256, 64, 8, 4, step=128)
+    return Tile(128, 128, 64, 8, 3, step=128)
 
 
 def splits_of(pixels: int, tiles: int, block: int) -> tuple[int, int]:

@@ -22,7 +22,14 @@ import torch
 from torch import Tensor
 
 from fairlead.gradients.stacked.lang import jit, tl
-from fairlead.gradients.stacked.tiles import Tile, cdiv, conv_tile, splits_of, weight_tile
+from fairlead.gradients.stacked.tiles import (
+    Tile,
+    cdiv,
+    conv_tile,
+    room_on,
+    splits_of,
+    weight_tile,
+)  # fmt: skip
 
 
 @jit
@@ -148,7 +155,7 @@ def forward(
     ow = (W + 2 * padding[1] - kw) // stride[1] + 1
     y = x.new_empty(S, B, oh, ow, N)
     pixels = B * oh * ow
-    t = tile or conv_tile(pixels, N, C, kh * kw, x.dtype, precision)
+    t = tile or conv_tile(pixels, N, C, kh * kw, x.dtype, precision, room_on(x.device))
     grid = (cdiv(pixels, t.m) * cdiv(N, t.n), S)
     _convolve[grid](
         x, w, x if bias is None else bias, y, pixels, H, W, C, oh, ow, N, oh, ow, kh, kw,
@@ -169,7 +176,8 @@ def input_gradient(
     gh, gw = cdiv(H, stride[0]), cdiv(W, stride[1])
     y = g.new_empty(S, B, H, W, C)
     pixels, classes = B * gh * gw, stride[0] * stride[1]
-    t = tile or conv_tile(pixels, C, N, kh * kw // classes, g.dtype, precision)
+    taps = kh * kw // classes
+    t = tile or conv_tile(pixels, C, N, taps, g.dtype, precision, room_on(g.device))
     grid = (cdiv(pixels, t.m) * classes * cdiv(C, t.n), S)
     _convolve[grid](
         g, w, g, y, pixels, oh, ow, N, H, W, C, gh, gw, kh, kw,
@@ -187,7 +195,7 @@ def weight_gradient(
     S, B, H, W, C = x.shape
     oh, ow, N = g.shape[2:]
     pixels, total = B * oh * ow, kernel[0] * kernel[1] * C
-    t = tile or weight_tile(N, C, kernel, x.dtype, precision)
+    t = tile or weight_tile(N, C, kernel, x.dtype, precision, room_on(x.device))
     tiles = cdiv(total, t.step) * cdiv(N, t.n)
     splits, chunk = splits_of(pixels, tiles, t.k)
     out = x.new_empty(S, splits, total, N, dtype=x.dtype if splits == 1 else torch.float32)
