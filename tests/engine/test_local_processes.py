@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
-from fairlead.engine import autotune as choose
+from fairlead.engine import measurements
 from fairlead.engine.processes import local, workers
 from fairlead.engine.processes import local as crew
 from fairlead.engine.processes.local import SLOT, SMALL, LocalProcesses
@@ -540,8 +540,8 @@ def test_workers_that_get_stuck_are_started_again(
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Nothing has been measured yet."""
     monkeypatch.setenv("FAIRLEAD_CACHE", str(tmp_path))
-    monkeypatch.setattr(choose, "_KNOWN", {})
-    monkeypatch.setattr(choose, "_busy", lambda: False)
+    monkeypatch.setattr(measurements, "_KNOWN", {})
+    monkeypatch.setattr(measurements, "_busy", lambda: False)
     return tmp_path / "fairlead" / "engine.json"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 import fairlead as fl
 from fairlead.engine import autotune as choose
+from fairlead.engine import measurements
 from fairlead.engine.state.store import ClientStore
+from fairlead.gradients.form import Form
 
 
 class Kept(fl.Memory):
@@ -105,10 +108,10 @@ def test_programs_that_return_the_wrong_thing_are_told() -> None:
 
 
 def test_auto_measures_larger_work_reports_and_remembers(monkeypatch) -> None:
-    monkeypatch.setattr(choose, "_busy", lambda: False)
+    monkeypatch.setattr(measurements, "_busy", lambda: False)
     x, y = torch.randn(400, 200), torch.randint(5, (400,))
     task = fl.Task(fl.models.mlp(200, 100, 5), "cross_entropy", (x, y), fl.splits.iid(y, 4))
-    choose._KNOWN.clear()
+    measurements._KNOWN.clear()
     run = fl.train(task, fl.FedAvg(lr=0.1), rounds=1, batch_size=50)
     assert "measured for the first local steps" in run.engine
     assert "vmap" in run.engine
@@ -116,7 +119,7 @@ def test_auto_measures_larger_work_reports_and_remembers(monkeypatch) -> None:
     again = fl.train(task, fl.FedAvg(lr=0.1), rounds=1, batch_size=50)
     assert again.engine == run.engine
     assert torch.equal(run.x, again.x)
-    choose._KNOWN.clear()  # as in a new process: read from the file
+    measurements._KNOWN.clear()  # as in a new process: read from the file
     assert fl.train(task, fl.FedAvg(lr=0.1), rounds=1, batch_size=50).engine == run.engine
 
 
@@ -165,7 +168,7 @@ def test_dropout_layers_repeat_for_a_seed_whether_or_not_the_choice_is_remembere
     model = torch.nn.Sequential(torch.nn.Linear(300, 40), torch.nn.Dropout(0.5))
     x, y = torch.randn(400, 300), torch.randint(40, (400,))
     task = fl.Task(model, "cross_entropy", (x, y), fl.splits.iid(y, 4))
-    choose._KNOWN.clear()
+    measurements._KNOWN.clear()
     runs = [
         fl.train(task, fl.FedAvg(lr=0.1), rounds=1, batch_size=90, engine="auto") for _ in range(3)
     ]
@@ -232,3 +235,13 @@ def test_the_mode_that_was_measured_to_be_faster_is_used(monkeypatch: pytest.Mon
         run = fl.train(task, fl.Scaffold(lr=0.1), **work)
         assert run.session.mode == best
         torch.testing.assert_close(run.x, plain.x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("alone", "layers", "way"),
+    [(1.0, 0.9, "stacked"), (1.0, 1.1, "stacked"), (1.0, 1.2, "vmap"), (1.0, math.inf, "vmap")],
+)
+def test_of_nearly_equal_ways_layers_are_compiled(alone: float, layers: float, way: str) -> None:
+    forms = [Form("vmap"), Form("stacked")]
+    made = choose._to_compile(forms, {"vmap": alone, "stacked": layers})
+    assert made == Form(way, compiled=True)

@@ -220,12 +220,7 @@ def test_layers_as_vmap(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("unit", [2, 4, 8])
-def test_linear_layers_with_sides_that_are_filled_up(
-    unit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlead.gradients.stacked.layers.aligned_to", lambda x: unit)
-
+def test_linear_layers_of_odd_sides() -> None:
     def model() -> nn.Module:
         hidden = nn.Linear(13, 9, bias=False)
         return nn.Sequential(nn.Linear(7, 13), nn.Tanh(), hidden, nn.ReLU(), nn.Linear(9, 8))

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import fairlead as fl
 from fairlead.core.tensorfile import write
-from fairlead.engine import autotune
+from fairlead.engine import measurements
 from fairlead.gradients import oracle
 from fairlead.run.folder import Recorder
 from fairlead.run.lock import locked
@@ -383,7 +383,7 @@ def test_odd_measurements_are_no_measurements(text: str, tmp_path, monkeypatch) 
     monkeypatch.setenv("FAIRLEAD_CACHE", str(tmp_path))
     (tmp_path / "fairlead").mkdir()
     (tmp_path / "fairlead" / "engine.json").write_text(text)
-    assert autotune.known("a") is None
+    assert measurements.known("a") is None
     x, y = torch.randn(64, 300), torch.arange(64) % 3
     parts = [range(k, k + 16) for k in (0, 16, 32, 48)]
     task = fl.Task(fl.models.mlp(300, 120, 3), "cross_entropy", (x, y), parts)

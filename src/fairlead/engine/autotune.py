@@ -1,23 +1,19 @@
 """One autotuner for all choices of how to run: candidates are timed on the task's own shapes.
 
-A measurement takes a few local steps. Its result is kept for the process and in a small file in the
-user's cache, so that equal runs choose equally; what was chosen is kept in the run's checkpoints.
+A measurement takes a few local steps. Its result is kept (`fairlead.engine.measurements`), so that equal runs choose
+equally; what was chosen is kept in the run's checkpoints.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +27,7 @@ from fairlead.engine.api import Executor, Ids, Request
 from fairlead.engine.exchange import DryCohort
 from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
 from fairlead.engine.group import Group
+from fairlead.engine.measurements import key_of, remembered
 from fairlead.engine.session import Execution, Session
 from fairlead.engine.state.store import Keep
 from fairlead.errors import FairleadError
@@ -48,13 +45,14 @@ SMALL = 1 << 20
 """Multiplications per step below which threads and measurements only cost time."""
 EQUAL = 1.05
 """Up to this ratio two times count as the same."""
+NEAR = 1.1
+"""Up to this ratio, what is a little slower before it is compiled may be compiled."""
 WIDTHS = 8
 """Batch widths that are captured, at most."""
 FEW_CALLS = 256
 """Gradients from which capturing pays for small problems; for others it always does."""
 COMPILING, PER_LAYER, SHARE = 5.0, 0.5, 0.1
 """Seconds that `torch.compile` takes, more of them per layer, and the share of the run that they may take."""
-_KNOWN: dict[str, dict[str, float]] = {}
 
 
 def is_small(task: Task, clients: int, draw: Draw) -> bool:
@@ -283,8 +281,7 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
         plain = plain[:1]
     key = f"form {key_of(session, p.shape, plain)} {p.precision}"
     found = remembered(key, lambda: _in_graphs(p, plain))
-    # what is best as it is is also compiled
-    made = dataclasses.replace(min(plain, key=lambda f: found[str(f)]), compiled=True)
+    made = _to_compile(plain, found)
     best = min(found, key=lambda name: found[name])
     if math.isinf(found[best]):
         return None
@@ -298,6 +295,13 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
     if p.compile == "auto" and pays and task.capturable and find_spec("triton") is not None:
         return made, f"{made}: a long run; {why}"
     return {str(form): form for form in plain}[best], f"{best}: {why}"
+
+
+def _to_compile(forms: Sequence[Form], seconds: dict[str, float]) -> Form:
+    """What is best as it is is also compiled; of two that are nearly equal the layers of many clients, `forms`' last."""
+    least = min(seconds.values())
+    near = [form for form in forms if seconds[str(form)] <= NEAR * least]
+    return dataclasses.replace(near[-1], compiled=True)
 
 
 def _in_graphs(p: Problem, forms: Iterable[Form]) -> dict[str, float]:
@@ -337,61 +341,3 @@ def _replayed(gradient: Callable[[], tuple[Tensor, Tensor]]) -> float:
             end.synchronize()
             times.append(begin.elapsed_time(end) / 1e3)
     return statistics.median(times)
-
-
-# -- what was measured before ---------------------------------------------------------------------
-
-
-def key_of(session: Session, shape: tuple[int, ...], how: Any) -> str:
-    """What a measurement depends on."""
-    task = session.task
-    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else "cpu"
-    shapes = [tuple(t.shape[1:]) for t in task.data]
-    parts = (STEPS, repr(task.model), task.dim, shape, shapes, str(task.dtype), device, how,
-             torch.get_num_threads(), session.group.size, torch.__version__)  # fmt: skip
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _busy() -> bool:
-    """Whether other work keeps measurements on this machine from being right."""
-    try:
-        return os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
-    except (AttributeError, OSError):
-        return False
-
-
-def _file() -> Path:
-    home = os.environ.get("FAIRLEAD_CACHE") or os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(home).expanduser() / "fairlead" / "engine.json"
-
-
-def known(key: str) -> dict[str, float] | None:
-    """A measurement, if it was made before."""
-    if key not in _KNOWN:
-        with suppress(OSError, ValueError, AttributeError, RecursionError):
-            found = json.loads(_file().read_text()).items()
-            _KNOWN.update({k: v for k, v in found if _is_measurement(v)})
-    return _KNOWN.get(key)
-
-
-def _is_measurement(value: Any) -> bool:
-    return (
-        bool(value)
-        and isinstance(value, dict)
-        and all(isinstance(seconds, float) and seconds > 0 for seconds in value.values())
-    )
-
-
-def remembered(key: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """A measurement, made once and kept for the process and in the user's cache."""
-    if known(key) is None:
-        _KNOWN[key] = measure()
-        if _busy():
-            return _KNOWN[key]  # good for now, but not for the file
-        file = _file()
-        with suppress(OSError):  # a cache that cannot be written is no reason to stop
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(_KNOWN))
-            part.replace(file)
-    return _KNOWN[key]

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Ids
-from fairlead.engine.autotune import Trial, chosen, is_small, key_of, known, remembered
+from fairlead.engine.autotune import Trial, chosen, is_small
+from fairlead.engine.measurements import key_of, known, remembered
 from fairlead.engine.processes.local import LocalProcesses, hindrance
 from fairlead.engine.processes.shares import balanced
 from fairlead.engine.session import Session

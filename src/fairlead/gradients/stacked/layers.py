@@ -94,32 +94,13 @@ def _linear(module: nn.Linear, name: Name) -> Layer:
     def run(weights: Weights, x: Tensor) -> Tensor:
         x = _outside(x)  # a linear layer applies to the last dimension in torch's layout
         shape, x = x.shape, x.flatten(1, -2)
-        w = weights[weight].to(x.dtype)
-        outputs, unit = w.shape[1], aligned_to(x)
-        w, x = _padded(w, unit, unit), _padded(x, 1, unit)
         # w on the left: its gradient is then (S, m, n), as in the parameter vector
-        y = torch.bmm(w, x.mT)
-        if y.shape[1] > outputs:
-            y = y[:, :outputs]
+        y = torch.bmm(weights[weight].to(x.dtype), x.mT)
         if bias is not None:
             y = y + weights[bias].to(x.dtype)[..., None]
         return _inside(y.mT.unflatten(1, shape[1:-1]))
 
     return run
-
-
-def aligned_to(x: Tensor) -> int:
-    """Products on a GPU are fast if rows are multiples of 16 bytes: of how many elements."""
-    return 16 // x.element_size() if x.is_cuda else 1
-
-
-def _padded(t: Tensor, rows: int, columns: int) -> Tensor:
-    """Matrices with zeros added, so that their sides are multiples; on a GPU not a view, as most views of the
-    parameter vector are not aligned."""
-    more = -t.shape[-2] % rows, -t.shape[-1] % columns
-    if any(more):
-        return F.pad(t, (0, more[1], 0, more[0]))
-    return t.contiguous() if rows > 1 else t
 
 
 def _conv(module: nn.Conv2d, name: Name) -> Layer | None:
