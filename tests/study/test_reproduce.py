@@ -25,7 +25,7 @@ from fairlead.study.reproduce import (
     recipes,
     tuned,
 )  # fmt: skip
-from fairlead.study.reproduce.page import stored_form, verdicts, write_page
+from fairlead.study.reproduce.page import concluded, stored_form, verdicts, write_page
 from fairlead.study.reproduce.papers import ITEMS
 from fairlead.study.reproduce.runner import CASES, stored
 
@@ -200,6 +200,30 @@ def test_the_page_is_made_from_what_is_stored(tmp_path: Path, monkeypatch) -> No
     (results / "tiny.full.jsonl").unlink()
     with pytest.raises(fl.FairleadError, match="holds no results"):
         write_page(results, tmp_path / "results.md")
+
+
+def test_the_quick_form_is_shown_until_the_full_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.study.reproduce.page.recipe", lambda name: Tiny())
+    monkeypatch.setattr("fairlead.study.reproduce.page.recipes", lambda: {"tiny": Tiny()})
+    full = tmp_path / "results" / "tiny.full.jsonl"
+    carry_out(Tiny(), Form(), tmp_path / "a", also=full)
+    whole = full.read_text()
+    full.with_name("tiny.quick.jsonl").write_text(whole)
+
+    def shown() -> list[tuple[str, str]]:
+        return [(f.heading, f.how) for f in concluded(full.parent)]
+
+    assert shown() == [("tiny", "full")]
+    full.write_text("".join(whole.splitlines(keepends=True)[:-2]))
+    part = ("tiny", "full, 2 cases not run yet")
+    assert shown() == [part, ("tiny quick", "quick form")]
+    text = write_page(full.parent, tmp_path / "results.md")[0].read_text()
+    assert "## tiny\n" in text
+    assert "## tiny quick\n" in text
+    full.unlink()
+    assert shown() == [("tiny", "quick form")]
 
 
 def test_every_item_of_the_papers_has_a_recipe_or_a_reason() -> None:

@@ -19,6 +19,7 @@ from fairlead.study.reproduce.affine import Clients, best_of, first_rounds, grad
 from fairlead.study.reproduce.experiments import (
     drift_picture,
     drift_toy,
+    saddle_figures,
     saddle_rates,
     scaffold_privacy,
     scaffold_sampling,
@@ -166,3 +167,17 @@ def test_two_calls_from_nothing_give_the_same_tables(tmp_path: Path) -> None:
         one, two = (tmp_path / k / name / "quick" / "table.md" for k in ("one", "two"))
         assert one.read_bytes() == two.read_bytes()
         assert len(one.read_text(encoding="utf-8").splitlines()) > 10
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "verdict"),
+    [
+        (100, 250, "holds"), (100, 300, "does not hold"), (100, math.inf, "does not hold"),
+        (math.inf, 300, "holds"), (math.inf, math.inf, "open"),
+    ],
+)  # fmt: skip
+def test_a_method_keeps_its_pace_if_it_needs_no_more_rounds_than_thrice(
+    first: float, last: float, verdict: str
+) -> None:
+    rounds = {"SCAFFOLD-Catalyst-S": {0.0: first, 5.0: 7.0, 15.0: last}}
+    assert saddle_figures._claims("regression", rounds)[0].verdict == verdict

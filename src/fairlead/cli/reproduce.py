@@ -13,7 +13,7 @@ from fairlead.errors import FairleadError
 from fairlead.figures.style import check_figures, figure_path
 from fairlead.study.reproduce import Form, Recipe, carry_out, recipe, recipes
 from fairlead.study.reproduce.overview import papers_page
-from fairlead.study.reproduce.page import concluded, verdicts, write_page
+from fairlead.study.reproduce.page import concluded, of, write_page
 from fairlead.study.reproduce.papers import ITEMS
 
 QUICK = (
@@ -92,16 +92,16 @@ def _run(
 
 def _list(results: Path) -> None:
     """Every table and figure of the papers, what reproduces it, and how long that takes."""
-    known = concluded(results) if results.is_dir() else {}
+    known = concluded(results) if results.is_dir() else []
     rows = []
     for item in ITEMS:
-        made, entry = recipes().get(item.recipe), known.get(item.recipe)
+        made, mine = recipes().get(item.recipe), of(item.recipe, known)
         quick, full = (
             ("" if m is None else f"{m:g} min" for m in made.minutes) if made else ("", "")
         )
         state, why = "not run yet" if made else "", item.why
-        if entry:
-            state = f"{'quick' if entry[1].quick else 'full'}: {verdicts(entry[2])}"
+        if mine:
+            state = "; ".join(f"{f.how}: {f.verdicts}" for f in mine)
         rows.append({
             "paper": item.paper, "item": item.item, "experiment": item.recipe, "quick": quick, "full": full,
             "stored": f"{state} ({why})" if state and why else state or why or "not written yet",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.errors import FairleadError
 from fairlead.study.reproduce.catalog import recipes
 from fairlead.study.reproduce.contents import CITED, ENTRIES, STATUSES, Entry, items
-from fairlead.study.reproduce.page import anchor, concluded, stored_how, verdicts
+from fairlead.study.reproduce.page import Concluded, anchor, concluded, of
 from fairlead.study.reproduce.papers import ITEMS, Item
 
 HEAD = """---
@@ -27,13 +28,9 @@ page of [results](results.md), proofs and bounds on that of [theory](theory.md),
 def papers_page(results: Path) -> str:
     """The page as text; an item of a paper for which there is no entry is an error."""
     found = concluded(results)
-    states = {
-        entry[0].name: (key, stored_how(entry[1], entry[3]), verdicts(entry[2]))
-        for key, entry in reversed(found.items())
-    }
     lines = [HEAD, *_legend()]
     for paper, cited in CITED.items():
-        table = ['<div class="evidence" markdown>', "", *_table(paper, states), "", "</div>"]
+        table = ['<div class="evidence" markdown>', "", *_table(paper, found), "", "</div>"]
         lines += ["", f"## {paper}", "", f"{cited}.", "", *table]
     return "\n".join(lines) + "\n"
 
@@ -43,7 +40,7 @@ def _legend() -> list[str]:
     return ["| status | meaning |", "|---|---|", *rows]
 
 
-def _table(paper: str, states: dict[str, tuple[str, str, str]]) -> list[str]:
+def _table(paper: str, found: Sequence[Concluded]) -> list[str]:
     lines = [
         "| item | name here | reading | status | recipe | verdict |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
@@ -55,18 +52,19 @@ def _table(paper: str, states: dict[str, tuple[str, str, str]]) -> list[str]:
             raise FairleadError(
                 f"{name} of {paper} has no entry: add one to ENTRIES in contents.py or to ITEMS in papers.py"
             )
-        cells = _cells(entry, item, states)
+        cells = _cells(entry, item, found)
         lines.append(f"| {name} | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
 
 
 def _cells(
-    entry: Entry | None, item: Item | None, states: dict[str, tuple[str, str, str]]
+    entry: Entry | None, item: Item | None, found: Sequence[Concluded]
 ) -> tuple[str, str, str, str, str]:
     """Name, reading, status, recipe and verdict."""
     made = recipes().get(item.recipe) if item else None
-    key, how, verdict = states.get(item.recipe, ("", "", "")) if item else ("", "", "")
-    recipe = f"[{item.recipe}](results.md#{anchor(key)})" if item and key else ""
+    mine = of(item.recipe, found) if item else []
+    recipe = ", ".join(f"[{f.heading}](results.md#{anchor(f.heading)})" for f in mine)
+    verdict = "; ".join(f"{f.form.name}: {f.verdicts}" if mine[1:] else f.verdicts for f in mine)
     if entry is not None:
         shown = f"`{entry.test}`"
         names = ", ".join(f"`{name}`" for name in entry.names)
@@ -75,7 +73,7 @@ def _cells(
     if not item.recipe:
         return "", "", item.why, "", ""
     name = "" if made is None else made.title
-    if not key:
+    if not mine:
         yet = "not run yet" if made else "not written yet"
         return name, item.why, yet, item.recipe, ""
-    return name, item.why, f"run, {how}", recipe, verdict
+    return name, item.why, "run, " + " and ".join(f.how for f in mine), recipe, verdict

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.errors import FairleadError
@@ -36,23 +38,50 @@ def stored_form(file: Path) -> tuple[Recipe, Form]:
     return recipe(name), Form(quick=first == "quick", readings=readings)
 
 
-def concluded(results: Path) -> dict[str, tuple[Recipe, Form, Outcome, int]]:
-    """The conclusion of every stored experiment, the full form where there is one, and how many of its cases are
-    missing."""
-    found: dict[str, tuple[Recipe, Form, Outcome, int]] = {}
+@dataclass(frozen=True)
+class Concluded:
+    """A stored form of an experiment, what it came to, and how many of its cases are missing."""
+
+    heading: str
+    recipe: Recipe
+    form: Form
+    outcome: Outcome
+    missing: int
+
+    @property
+    def how(self) -> str:
+        """Which form is stored, and how much of it is missing."""
+        left = f", {self.missing} cases not run yet" if self.missing else ""
+        return ("quick form" if self.form.quick else "full") + left
+
+    @property
+    def verdicts(self) -> str:
+        """How many claims have which verdict."""
+        return verdicts(self.outcome)
+
+
+def concluded(results: Path) -> list[Concluded]:
+    """The conclusions of what is stored, in the order of the recipes. A quick form is left out where the full one is
+    complete."""
+    found: list[Concluded] = []
     for file in sorted(results.glob("*.jsonl")):
         made, form = stored_form(file)
         cases = stored(file)
         asked, done = wanted(made, form, cases)
-        if not len(done):
+        same = [f for f in found if f.recipe.name == made.name]
+        full = next((f for f in same if f.form == replace(form, quick=False)), None)
+        if not len(done) or (full and not full.missing):
             continue
-        plain = "full" if not form.quick else "quick"
-        key = made.name if form.name == plain else f"{made.name} {form.name}"
-        if key in found and form.quick:
-            continue
-        found[key] = made, form, made.conclude(form, done), len(asked) - len(done)
+        heading = made.name if not full and not form.readings else f"{made.name} {form.name}"
+        outcome = made.conclude(form, done)
+        found.append(Concluded(heading, made, form, outcome, len(asked) - len(done)))
     order = list(recipes())
-    return dict(sorted(found.items(), key=lambda item: order.index(item[1][0].name)))
+    return sorted(found, key=lambda f: order.index(f.recipe.name))
+
+
+def of(name: str, found: Sequence[Concluded]) -> list[Concluded]:
+    """The conclusions that stand for an experiment, without those by other readings."""
+    return [f for f in found if f.recipe.name == name and not f.form.readings]
 
 
 def verdicts(outcome: Outcome) -> str:
@@ -89,35 +118,27 @@ def write_page(results: Path, page: Path) -> list[Path]:
         [],
     )
     for item in ITEMS:
-        mine = [(key, f) for key, f in found.items() if f[0].name == item.recipe]
-        key, entry = mine[0] if mine else ("", None)
+        mine = of(item.recipe, found)
         why = f" ({item.why})" if item.why and item.recipe else item.why
         yet = "not run yet" if item.recipe in recipes() else "not written yet"
-        state = f"{item.recipe}: {yet}{why}" if item.recipe else why
-        if entry is None:
+        if not mine:
+            state = f"{item.recipe}: {yet}{why}" if item.recipe else why
             lines.append(f"| {item.paper} | {item.item} | {state} | | |")
-            continue
-        link = f"[{item.recipe}](#{anchor(key)}){why}"
-        lines.append(
-            f"| {item.paper} | {item.item} | {link} | {stored_how(entry[1], entry[3])} | {verdicts(entry[2])} |"
-        )
-    for key, (made, form, outcome, missing) in found.items():
-        lines += ["", f"## {key}", "", f"{made.paper}, {made.item}. {_first_line(made)}", ""]
-        lines += [f"`{_command(made, form)}`, {stored_how(form, missing)}.", ""]
+        for one in mine:
+            link = f"[{one.heading}](#{anchor(one.heading)}){why}"
+            lines.append(f"| {item.paper} | {item.item} | {link} | {one.how} | {one.verdicts} |")
+    for one in found:
+        made, outcome = one.recipe, one.outcome
+        lines += ["", f"## {one.heading}", "", f"{made.paper}, {made.item}. {_first_line(made)}"]
+        lines += ["", f"`{_command(made, one.form)}`, {one.how}.", ""]
         lines += outcome.to_markdown("").split("\n")[2:]
         if outcome.draw is not None:
-            picture = figures / f"{key.replace(' ', '-')}.png"
+            picture = figures / f"{one.heading.replace(' ', '-')}.png"
             outcome.draw(picture)
             written.append(picture)
             lines += [f"![{made.title}](results/{picture.name})"]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     return [page, *written]
-
-
-def stored_how(form: Form, missing: int) -> str:
-    """Which form is stored, and how much of it is missing."""
-    left = f", {missing} cases not run yet" if missing else ""
-    return ("quick form" if form.quick else "full") + left
 
 
 def _command(made: Recipe, form: Form) -> str:
