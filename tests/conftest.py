@@ -80,7 +80,7 @@ def toy(start: float = 0.0, **settings: object) -> fl.Task:
 def uneven(
     device: str = "cpu",
     dtype: torch.dtype = torch.float64,
-    sizes: tuple[int, ...] = (13, 4, 9, 1, 22),
+    sizes: tuple[int, ...] = (7, 4, 6, 1, 11),
 ) -> fl.Task:
     """A small network on random data, with clients of very different sizes."""
     rng = np.random.default_rng(3)

@@ -42,7 +42,7 @@ Property = Callable[[Algorithm[Any, Any], str], Iterator[str]]
 @functools.cache
 def small_task(device: str = "cpu", dtype: torch.dtype = torch.float64) -> Task:
     """A small network on random data, with clients of very different sizes."""
-    return _network((5, 6, 3), (13, 4, 9, 1, 22), device, dtype)
+    return _network((5, 6, 3), (7, 4, 6, 1, 11), device, dtype)
 
 
 @functools.cache
