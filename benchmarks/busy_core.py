@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 import fairlead as fl
+from bench.busy import last_core, spinning
 from bench.stored import RESULTS, keep
 from bench.workloads import Workload, chosen
 from fairlead.engine.processes import turns
 from fairlead.engine.processes.shares import balanced
 
-SPIN = "import os\nos.sched_setaffinity(0, {int(os.environ['CORE'])})\nprint(flush=True)\nwhile True: pass"
 WARM = 4
 """Rounds before the clock is read."""
 
@@ -36,25 +35,6 @@ def fixed(cost: NDArray[np.float64], processes: int, length: int) -> list[NDArra
     """One chunk for each process, which nobody else takes."""
     share = balanced(cost, np.arange(len(cost)) % processes, processes)
     return [np.flatnonzero(share == rank) for rank in range(processes)]
-
-
-@contextlib.contextmanager
-def spinning(core: int | None) -> Iterator[None]:
-    """Keep a core busy."""
-    if core is None:
-        yield
-        return
-    command = [sys.executable, "-c", SPIN]
-    env = {**os.environ, "CORE": str(core)}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @contextlib.contextmanager
@@ -102,11 +82,10 @@ def main() -> None:
     asked.add_argument("--repeats", type=int, default=5)
     asked.add_argument("--seconds", type=float, default=2.0, help="about how long a turn is")
     given = asked.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
+    if len(os.sched_getaffinity(0)) < 2:
         sys.exit("error: two workers need two cores")
     torch.set_num_threads(2)
-    rows = [measured(w, given.repeats, given.seconds, cores[-1]) for w in chosen(given.workloads, "cpu")]  # fmt: skip
+    rows = [measured(w, given.repeats, given.seconds, last_core()) for w in chosen(given.workloads, "cpu")]  # fmt: skip
     for row in rows:
         for state, medians in row["medians"].items():
             print(row["name"], state, {name: f"{s * 1e3:.1f} ms" for name, s in medians.items()})

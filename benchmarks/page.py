@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 TEMPLATE, PAGE = ROOT / "benchmarks" / "speed.template.md", ROOT / "docs" / "speed.md"
 COMMANDS = {
     "cpu_rounds": "python -m bench W1 W2 W3 --peers --store cpu_rounds",
+    "busy_rounds": "python -m bench W1 W2 --peers --busy --store busy_rounds",
     "busy_core": "python benchmarks/busy_core.py",
     "gpu_rounds": "python benchmarks/gpu_rounds.py",
     "long_rounds": "python benchmarks/long_rounds.py",
@@ -77,7 +78,16 @@ def cpu_rounds(entry: Entry) -> str:
     rows = entry["results"]["workloads"]
     figure = "![Milliseconds per round of each library, and the floor](speed.png)\n\n"
     drawn = figure if entry["machine"]["device"] == "cpu" else ""
-    return drawn + "Milliseconds per round.\n\n" + workload_table(rows) + "\n\n" + notes(rows)
+    return drawn + _everybody(rows)
+
+
+def busy_rounds(entry: Entry) -> str:
+    """The same beside a process that keeps a core busy."""
+    return _everybody(entry["results"]["workloads"])
+
+
+def _everybody(rows: list[Any]) -> str:
+    return "Milliseconds per round.\n\n" + workload_table(rows) + "\n\n" + notes(rows)
 
 
 def busy_core(entry: Entry) -> str:
@@ -154,7 +164,7 @@ def scaling(entry: Entry) -> str:
 
 
 SECTIONS: dict[str, Callable[[Entry], Any]] = {
-    "cpu_rounds": cpu_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
+    "cpu_rounds": cpu_rounds, "busy_rounds": busy_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
     "long_rounds": long_rounds, "measures": measures, "scaling": scaling,
 }  # fmt: skip
 

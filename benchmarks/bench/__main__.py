@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--scaling", action="store_true", help="the scaling curves, too or alone")
     parser.add_argument("--rounds", type=int, default=None, help="of a whole run")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn is")
+    parser.add_argument("--busy", action="store_true", help="keep one core busy meanwhile")
     parser.add_argument("--out", default="out/bench", help="a folder for table, figures, numbers")
     parser.add_argument("--store", help="keep the numbers for docs/speed.md under this name")
     given = parser.parse_args()
@@ -31,7 +32,7 @@ def main() -> None:
         report = bench(
             given.workloads, device=given.device, peers=given.peers, repeats=given.repeats,
             engine=given.engine, precision=given.precision, compile="tuned" if given.tuned else given.compile,
-            curves=given.scaling, rounds=given.rounds, seconds=given.seconds,
+            curves=given.scaling, rounds=given.rounds, seconds=given.seconds, busy=given.busy,
             say=lambda text: print(text, file=sys.stderr, flush=True),
             each=lambda report: write(report, given.out),
         )  # fmt: skip

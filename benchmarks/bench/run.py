@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
+from bench.busy import last_core, spinning
 from bench.machine import Machine
 from bench.peers import PEERS, contestants
 from bench.scaling import scaling
@@ -32,6 +33,7 @@ def bench(
     curves: bool = False,
     rounds: int | None = None,
     seconds: float = 1.0,
+    busy: bool = False,
     say: Say = lambda _: None,
     each: Callable[[Report], object] = lambda _: None,
 ) -> Report:
@@ -40,6 +42,8 @@ def bench(
     peers: whether to install and time other libraries, on a CPU.
     curves: whether to time the scaling curves too, or alone if no workload is named.
     rounds: for shorter whole runs; seconds: about how long a turn is.
+    busy: keep one core busy with other work while rounds are timed; one process with a thread per core, which then waits for
+        the busy one in every operator, is left out.
     say: is told what goes on; each: is given the report so far after each workload.
     """
     if repeats < 1:
@@ -51,10 +55,12 @@ def bench(
     machine = Machine.measured(device)
     how: dict[str, Any] = {"precision": precision, "compile": compile}
     report: Report = {
-        "repeats": repeats, "engine": engine, **how, "workloads": [], "scaling": []
+        "repeats": repeats, "engine": engine, "busy": busy, **how, "workloads": [], "scaling": []
     }  # fmt: skip
     for work in todo:
-        row = _row(work, machine, peers and device == "cpu", repeats, engine, how, seconds, say)
+        others = peers and device == "cpu"
+        with spinning(last_core() if busy else None):
+            row = _row(work, machine, others, repeats, engine, how, seconds, busy, say)
         report["workloads"].append(row)
         report["machine"] = machine.about()
         each(report)
@@ -73,6 +79,7 @@ def _row(
     engine: str,
     how: dict[str, Any],
     seconds: float,
+    busy: bool,
     say: Say,
 ) -> Report:
     """One workload."""
@@ -89,6 +96,8 @@ def _row(
             known += contestants(peer, work, say)
         except FairleadError as error:
             failed.append(Times(peer.name, "", failed=str(error)))
+    if busy:
+        known = [contestant for contestant in known if contestant.form != "1 process"]
     arithmetic, memory = machine.floor(work)
     with ExitStack() as stack:
         for contestant in known:
@@ -105,6 +114,14 @@ def _row(
             for t in [*times, *failed]
         ],
     }  # fmt: skip
+
+
+def by_turn(row: Report, group: str) -> list[float]:
+    """How long fairlead takes as a share of another's time, both in their fastest forms, turn by turn."""
+    ours, theirs = best(row, "fairlead"), best(row, group)
+    if not ours or not theirs or None in (ours["median"], theirs["median"]):
+        return []
+    return [mine / other for mine, other in zip(ours["turns"], theirs["turns"], strict=False)]
 
 
 def best(row: Report, group: str) -> Report | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.run import Report, best
+from bench.run import Report, best, by_turn
 
 PEERS = ("pfl", "Flower", "FedLab")
 
@@ -52,13 +52,14 @@ def _machine(report: Report) -> str:
     rates = f"matmul {m['rate'] / 1e9:,.0f} GFLOP/s"
     if m["convolution_rate"] != m["rate"]:
         rates += f" (convolutions in TF32 {m['convolution_rate'] / 1e9:,.0f})"
+    spun = " One core was kept busy by another process." if report.get("busy") else ""
     busy = (
         f" The machine was busy with other work (load {m['load']:.1f})." if m["load"] > 0.5 else ""
     )
     threads = f", {m['threads']} threads" if m["device"] == "cpu" else ""
     return (
         f"{m['name']}, torch {m['torch']}{threads}; {rates}, copies {m['copies'][far] / 1e9:,.1f} GB/s; "
-        f"medians of {report['repeats']} turns, milliseconds a round.{busy}"
+        f"medians of {report['repeats']} turns, milliseconds per round.{busy}{spun}"
     )
 
 
@@ -98,7 +99,9 @@ def notes(rows: list[Report]) -> str:
             if found["median"] is None:
                 said.append(found["failed"])
             elif group in PEERS:
-                said.append(f"{group}{version} by {found['form']}")
+                ratios = by_turn(row, group)
+                shown = f" ({_range(ratios)} of its time)" if ratios else ""
+                said.append(f"{group}{version} by {found['form']}{shown}")
             else:
                 said.append(f"{group}: {found['note']}")
         bound = "arithmetic" if row["floor_arithmetic"] >= row["floor_memory"] else "bytes"
@@ -111,6 +114,10 @@ def notes(rows: list[Report]) -> str:
             + "; ".join(said) + "."
         )  # fmt: skip
     return "\n".join(lines)
+
+
+def _range(ratios: Sequence[float]) -> str:
+    return f"turn by turn fairlead takes {min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def scaling_table(points: list[Report]) -> str:

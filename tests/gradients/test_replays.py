@@ -13,6 +13,7 @@ import fairlead as fl
 from fairlead.gradients import cuda_graph
 from fairlead.gradients.form import Form
 from fairlead.gradients.oracle import Gradients
+from fairlead.gradients.replays import OFTEN, SHAPES, Replays
 from fairlead.gradients.second import Local
 
 
@@ -27,7 +28,7 @@ def place(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_replay_gives_what_the_function_gives(place: str) -> None:
-    replays, calls = cuda_graph.Replays(), []
+    replays, calls = Replays(), []
 
     def run(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         calls.append(len(x))
@@ -48,12 +49,12 @@ def test_a_replay_gives_what_the_function_gives(place: str) -> None:
 
 
 def test_only_a_few_shapes_are_kept(place: str) -> None:
-    replays = cuda_graph.Replays()
-    for size in range(1, 3 * cuda_graph.SHAPES):
+    replays = Replays()
+    for size in range(1, 3 * SHAPES):
         for _ in range(3):
             x = torch.ones(size, device=place)
             assert torch.equal(replays("double", lambda x: 2 * x, x), 2 * x)
-    assert len(replays._known) == cuda_graph.SHAPES
+    assert len(replays._known) == SHAPES
 
 
 def test_a_function_that_cannot_be_captured_is_run_as_it_is(monkeypatch: Any) -> None:
@@ -62,21 +63,53 @@ def test_a_function_that_cannot_be_captured_is_run_as_it_is(monkeypatch: Any) ->
 
     monkeypatch.setattr(cuda_graph, "captures", lambda device: True)
     monkeypatch.setattr(cuda_graph, "record", refuse)
-    replays = cuda_graph.Replays()
+    replays = Replays()
     for k in range(4):
         assert float(replays("item", lambda x: x * x.sum().item(), torch.tensor(float(k)))) == k * k
 
 
 @pytest.mark.gpu
 def test_a_function_that_waits_on_a_gpu_is_run_as_it_is() -> None:
-    replays = cuda_graph.Replays()
+    replays = Replays()
     for k in range(4):
         x = torch.full((2,), float(k), device="cuda")
         assert replays("item", lambda x: x * x.sum().item(), x).tolist() == [2.0 * k * k] * 2
 
 
+def test_a_function_that_is_called_often_is_listed_on_a_cpu() -> None:
+    replays, calls = Replays(listing=True), []
+
+    def run(x: Tensor, y: Tensor | None) -> dict[str, Tensor]:
+        calls.append(1)
+        total = x if y is None else x + y
+        return {"square": total.square().sum(0, True).view(-1), "same": total}
+
+    for k in range(3 * OFTEN):
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        for other in (y, None):
+            found, exact = replays("squares", run, x, other), run(x, other)
+            calls.pop()
+            assert list(found) == ["square", "same"]
+            assert all(torch.equal(found[name], exact[name]) for name in exact), k
+    assert len(calls) == 2 * OFTEN  # per shape: as it is, and the last time to list its operators
+
+
+@pytest.mark.parametrize("what", ["waits", "draws"])
+def test_what_waits_or_draws_is_not_listed(what: str) -> None:
+    replays = Replays(listing=True)
+
+    def run(x: Tensor) -> Tensor:
+        return x * x.sum().item() if what == "waits" else torch.rand_like(x)
+
+    found = [replays(what, run, torch.full((2,), float(k))) for k in range(2 * OFTEN)]
+    if what == "waits":
+        assert [t[0].item() for t in found] == [2.0 * k * k for k in range(2 * OFTEN)]
+    else:
+        assert len({t[0].item() for t in found}) == 2 * OFTEN
+
+
 def test_an_error_of_the_function_itself_is_seen(place: str) -> None:
-    replays = cuda_graph.Replays()
+    replays = Replays()
 
     def run(x: Tensor) -> Tensor:
         raise RuntimeError("its own")
@@ -87,7 +120,7 @@ def test_an_error_of_the_function_itself_is_seen(place: str) -> None:
 
 
 def test_arguments_may_be_missing(place: str) -> None:
-    replays = cuda_graph.Replays()
+    replays = Replays()
 
     def run(x: Tensor, w: Tensor | None) -> Tensor:
         return x if w is None else x * w

@@ -60,6 +60,9 @@ def bench_command(
     ] = False,
     rounds: Annotated[int | None, typer.Option("--rounds", help="of a whole run (W6run)")] = None,
     seconds: Annotated[float, typer.Option("--seconds", help="about how long a turn is")] = 1.0,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="keep one core busy with other work meanwhile")
+    ] = False,
     folder: Annotated[
         Path, typer.Option("--out", help="a folder for table, figures and numbers")
     ] = Path("out/bench"),
@@ -79,7 +82,7 @@ def bench_command(
             report = bench.bench(
                 workloads or (), device=device, peers=peers, repeats=repeats, engine=engine,
                 precision=precision, compile="tuned" if tuned else compile, curves=scaling, rounds=rounds,
-                seconds=seconds, say=say, each=lambda report: bench.write(report, folder),
+                seconds=seconds, busy=busy, say=say, each=lambda report: bench.write(report, folder),
             )  # fmt: skip
         out.print(bench.markdown(report), highlight=False, soft_wrap=True)
         out.print(f"written: {folder}/{', '.join(bench.write(report, folder))}", highlight=False)

@@ -35,6 +35,7 @@ from fairlead.gradients.cuda_graph import captured
 from fairlead.gradients.deferred import LEAST_DIM
 from fairlead.gradients.form import ANY, Form
 from fairlead.gradients.oracle import Gradients, ways
+from fairlead.gradients.products import onednn_is_faster
 from fairlead.task.task import Task
 
 STEPS = 6
@@ -106,6 +107,8 @@ def chosen(p: Problem) -> Execution:
                 why += "; the model's hooks are called once for all clients"
         if mode == "loop" and form.deferred == "products" and _products_reused(p, form):
             form = dataclasses.replace(form, deferred="sums")
+    if form.onednn:
+        why += "; products by oneDNN"
     if mode == "vmap" and p.room < len(p.ids):
         why += f", {p.room} of {len(p.ids)} clients at a time"
     known: Any = mode
@@ -128,9 +131,12 @@ def _forms(p: Problem) -> dict[str, Form]:
     late: Any = ""
     if task.device.type == "cpu" and task.dim >= LEAST_DIM and not small:
         late = "products" if task.capturable else "sums"
+    fast = late and task.capturable and task.dtype == torch.float32 and onednn_is_faster()
     return {
         "vmap": Form(half=p.half, capture=widths["vmap"], kernels=not small),
-        "loop": Form(half=p.half, capture=widths["loop"], kernels=not small, deferred=late),
+        "loop": Form(
+            half=p.half, capture=widths["loop"], kernels=not small, deferred=late, onednn=bool(fast)
+        ),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairlead.gradients.cuda_graph import Replays
+from fairlead.gradients.replays import Replays
 from fairlead.task.evaluation import measured
 from fairlead.task.task import Task
 

@@ -10,6 +10,7 @@ faster ones (see `fairlead.gradients.cpu_kernels`).
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,19 +22,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairlead.gradients.apart import kept_apart
 from fairlead.gradients.cpu_kernels import for_a_cpu
+from fairlead.gradients.form import Form
+from fairlead.gradients.products import multiply_by_onednn
 from fairlead.gradients.segments import SHORT
 
 
 def traced(
     run: Callable[..., tuple[Any, Tensor]],
     arguments: tuple[Tensor | None, ...],
-    compiled: bool = False,
-    kernels: bool = False,
+    form: Form,
     segmented: bool = False,
     products: bool = False,
 ) -> Callable[..., tuple[Any, Tensor]] | None:
-    """The captured form of `run` for arguments of these shapes, compiled on demand; None stays None.
-    kernels: operators are replaced by faster ones on a CPU.
+    """What was captured of `run` for arguments of these shapes, in a form; None stays None.
     segmented: results are flat, one per segment; with `products`, those that are matrix products are given
     as their two sides. None if it draws random numbers."""
     given = [place for place, t in enumerate(arguments) if t is not None]
@@ -49,11 +50,14 @@ def traced(
     if any(_draws(node) for node in captured.graph.nodes):
         return None  # a capture would draw the same again
     graph: Any = simplified(captured, example)
-    if kernels and all(t is not None and t.device.type == "cpu" for t in example):
-        for_a_cpu(graph)
+    cpu = all(t is not None and t.device.type == "cpu" for t in example)
+    if form.kernels and cpu:
+        for_a_cpu(graph, form.onednn)
     if segmented:
         cut_into_segments(graph, products)
-    graph = torch.compile(graph, dynamic=False) if compiled else graph.forward
+    if form.onednn and cpu:
+        multiply_by_onednn(graph)
+    graph = torch.compile(graph, dynamic=False) if form.compiled else graph.forward
 
     def replay(*full: Tensor | None) -> tuple[Any, Tensor]:
         buffers = full[2]
@@ -61,6 +65,14 @@ def traced(
         return graph(*(full[place] for place in given)), buffers
 
     return replay
+
+
+def listed(run: Callable[..., Any], given: tuple[Any, ...]) -> Callable[..., Any]:
+    """The operators of a function of tensors of these shapes. RuntimeError if it waits for values or draws."""
+    captured = make_fx(run)(*given)
+    if any(_draws(node) for node in captured.graph.nodes):
+        raise RuntimeError("it draws random numbers")
+    return simplified(captured, list(given)).forward
 
 
 def compiled(
@@ -97,6 +109,10 @@ def simplified(module: GraphModule, example: list[Any]) -> GraphModule:
             before, after = values.kept[node.args[0]], values.kept[node]
             if (before.shape, before.dtype) == (after.shape, after.dtype):
                 node.replace_all_uses_with(node.args[0])
+            elif _keeps_dims(node.args[0]):
+                x, dims = node.args[0].args[:2]
+                if after.shape == before.squeeze(tuple(dims)).shape:
+                    node.target, node.args = _aten.sum.dim_IntList, (x, dims)
     for number, node in enumerate(constant):
         if any(user not in constant for user in node.users):
             module.register_buffer(f"constant_{number}", values.kept[node])
@@ -118,32 +134,46 @@ def cut_into_segments(module: GraphModule, products: bool) -> None:
         if before is not node and before.target is _aten.t.default:
             node.replace_all_uses_with(before.args[0])
     output = graph.output_node()
+    results = cast(list[Node], output.args[0])
     found: list[Any] = []
-    short: list[Node] = []
     with graph.inserting_before(output):
-        for node in [*cast(list[Any], output.args[0]), None]:
-            size = node.meta["tensor_meta"].shape.numel() if node is not None else SHORT
-            if size < SHORT:
-                short.append(graph.call_function(_aten.reshape.default, (node, [-1])))
+        for short, some in itertools.groupby(results, lambda n: _shape(n).numel() < SHORT):
+            if not short:
+                found += [_segment(node, point, products) for node in some]
                 continue
-            if short:
-                found.append(graph.call_function(_aten.cat.default, (short,)))
-                short = []
-            if node is None:
-                break
-            whole = node.args[0] if node.target is _aten.view.default else node
-            if whole.target is _aten.mm.default:
-                node = whole
-            apart = products and node.target is _aten.mm.default
-            if apart and not any(_is_view(n, point) for n in node.args):
-                found.append(node.args)
-                continue
-            flat = graph.call_function(_aten.reshape.default, (node, [-1]))
-            copied = graph.call_function(_aten.clone.default, (flat,))
-            found.append(copied if _is_view(node, point) else flat)
+            flat = [_flat(node) for node in some]
+            alone = len(flat) == 1 and not _is_view(flat[0], point)
+            found.append(flat[0] if alone else graph.call_function(_aten.cat.default, (flat,)))
     output.args = (found,)
     graph.eliminate_dead_code()
     module.recompile()
+
+
+def _segment(node: Any, point: Node, products: bool) -> Any:
+    """A flat result, or the two sides of a product."""
+    whole = node.args[0] if node.target is _aten.view.default else node
+    node = whole if whole.target is _aten.mm.default else node
+    apart = products and node.target is _aten.mm.default
+    if apart and not any(_is_view(n, point) for n in node.args):
+        return node.args
+    flat = node.graph.call_function(_aten.reshape.default, (node, [-1]))
+    return node.graph.call_function(_aten.clone.default, (flat,)) if _is_view(node, point) else flat
+
+
+def _flat(node: Node) -> Node:
+    if len(_shape(node)) == 1:
+        return node
+    return node.graph.call_function(_aten.reshape.default, (node, [-1]))
+
+
+def _shape(node: Node) -> torch.Size:
+    meta: Any = node.meta["tensor_meta"]
+    return meta.shape
+
+
+def _keeps_dims(node: Node) -> bool:
+    """Whether it is a sum that keeps the dimensions it is taken over."""
+    return node.target is _aten.sum.dim_IntList and node.args[2:] == (True,)
 
 
 def _is_view(node: Any, of: Node) -> bool:

@@ -14,9 +14,10 @@ MANY_WEIGHTS = 1 << 21
 """The number of weights from which a convolution's weight gradient is computed as a product."""
 
 
-def for_a_cpu(module: GraphModule) -> None:
-    """Apply the rewrites that are faster."""
-    turn_products(module)
+def for_a_cpu(module: GraphModule, onednn: bool = False) -> None:
+    """Apply the rewrites that are faster; oneDNN needs no turned products."""
+    if not onednn:
+        turn_products(module)
     unfold_weights(module)
     halve_images(module)
     module.graph.eliminate_dead_code()

@@ -23,6 +23,7 @@ class Form:
     capture: batch widths whose gradients are captured as a flat list of operators (see
         `fairlead.gradients.capture`); by itself that changes no bit.
     kernels: captured operators are replaced by faster ones on a CPU, which round differently.
+    onednn: large products of captured operators are computed by oneDNN (see `fairlead.gradients.products`).
     """
 
     way: Way = "vmap"
@@ -31,6 +32,7 @@ class Form:
     deferred: Literal["", "sums", "products"] = ""
     capture: tuple[int, ...] = ()
     kernels: bool = False
+    onednn: bool = False
 
     def __str__(self) -> str:
         return self.way + ", compiled" * self.compiled + ", bfloat16" * self.half

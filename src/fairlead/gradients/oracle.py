@@ -17,10 +17,10 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from fairlead.gradients.capture import traced
-from fairlead.gradients.cuda_graph import Replays
 from fairlead.gradients.deferred import Space
 from fairlead.gradients.draws import Draws
 from fairlead.gradients.form import Form
+from fairlead.gradients.replays import Replays
 from fairlead.gradients.segments import Product, joined, segments
 from fairlead.gradients.stacked import stacked_model, twice
 from fairlead.task.samples import losses_of, output_of
@@ -54,7 +54,7 @@ class Gradients:
         how = replace(self.form, capture=())
         self._captured = _CAPTURED.setdefault(task, {}).setdefault(how, OrderedDict())
         self.used: set[Any] = set()
-        self.replays = Replays()
+        self.replays = Replays(task.capturable and not task.draws_masks)
         """What measures compute beyond gradients."""
         self.recent: dict[str, tuple[Any, ...]] = {}
         """What measures have drawn and gathered last, by what it depends on."""
@@ -85,7 +85,7 @@ class Gradients:
         if key not in self._captured:
             if len(self.used) >= CAPTURES and not self.form.kernels:
                 return run  # so many shapes do not come back often enough to pay
-            found = traced(run, arguments, self.form.compiled, self.form.kernels, **how)
+            found = traced(run, arguments, self.form, **how)
             if found is None:  # it draws random numbers
                 self.form = replace(self.form, capture=())
                 return run
@@ -277,9 +277,9 @@ class Gradients:
             return torch.cat([g.reshape(-1) for g in parts]), buffers
         if run == self._by_parameter:
             return self.space.vector(joined(parts)), buffers
-        return self.space.vector(
-            [Product(*g) if isinstance(g, tuple) else g for g in parts]
-        ), buffers
+        fast = self.form.onednn
+        made = [Product(g[0], g[1], fast) if isinstance(g, tuple) else g for g in parts]
+        return self.space.vector(made), buffers
 
     def _by_parameter(
         self, x: Tensor, weights: None, buffers: Tensor, *block: Tensor

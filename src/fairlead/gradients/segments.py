@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairlead.gradients.products import multiplied
+
 BLOCK = 1 << 16
 """Coordinates that are computed together."""
 PRODUCT_BLOCK = 1 << 20
@@ -18,14 +20,27 @@ SHORT = 1 << 14
 
 
 class Product(NamedTuple):
-    """A matrix a·b that has not been computed."""
+    """A matrix a·b that has not been computed. onednn: it may be computed by oneDNN."""
 
     a: Tensor
     b: Tensor
+    onednn: bool = False
 
     @property
     def tensor(self) -> Tensor:
-        return (self.a @ self.b).reshape(-1)
+        return (multiplied(self.a, self.b) if self.onednn else self.a @ self.b).reshape(-1)
+
+    def add_to(self, out: Tensor, number: float, to: Tensor | None) -> None:
+        """Put a multiple into `out`, added to a vector if there is one."""
+        rows = out.view(-1, self.b.shape[1])
+        before = rows if to is None else to.view(rows.shape)
+        if not self.onednn:
+            beta = 0 if to is None else 1
+            torch.addmm(before, self.a, self.b, beta=beta, alpha=number, out=rows)
+        elif to is None:
+            torch.mul(multiplied(self.a, self.b), number, out=rows)
+        else:
+            torch.add(before, multiplied(self.a, self.b), alpha=number, out=rows)
 
 
 def segments(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -61,7 +76,8 @@ def add_segment(
     if products:
         width, size = products[0][1].b.shape[1], PRODUCT_BLOCK
     if length <= size or len(vectors) + len(products) == 1:  # one operator leaves no cache warm
-        size = length
+        _add_block(out, vectors, products, started)
+        return
     step = max(1, size // width) * width
     for begin in range(0, length, step):
         end = min(length, begin + step)
@@ -69,7 +85,7 @@ def add_segment(
         _add_block(
             out[begin:end],
             [(number, v[begin:end]) for number, v in vectors],
-            [(number, Product(p.a[rows], p.b)) for number, p in products],
+            [(number, p._replace(a=p.a[rows])) for number, p in products],
             started,
         )
 
@@ -80,18 +96,17 @@ def _add_block(
     products: list[tuple[float, Product]],
     started: bool,
 ) -> None:
-    left = iter(vectors)
-    for number, v in left:
-        if started:
-            out.add_(v, alpha=number)
-            continue
-        started = True
-        second = next(left, None) if number == 1 else None
-        if second is None:
+    so_far = out if started else None  # what the next term is added to
+    if so_far is None and vectors and vectors[0][0] == 1:
+        so_far, vectors = vectors[0][1], vectors[1:]
+    for number, v in vectors:
+        if so_far is None:
             torch.mul(v, number, out=out)
         else:
-            torch.add(v, second[1], alpha=second[0], out=out)
-    for number, (a, b) in products:
-        rows = out.view(-1, b.shape[1])
-        torch.addmm(rows, a, b, beta=1 if started else 0, alpha=number, out=rows)
-        started = True
+            torch.add(so_far, v, alpha=number, out=out)
+        so_far = out
+    for number, product in products:
+        product.add_to(out, number, so_far)
+        so_far = out
+    if so_far is not None and so_far is not out:
+        out.copy_(so_far)

@@ -62,9 +62,8 @@ def lanczos(
         w = w - a * q - last * before
         if keeps:
             basis[k] = q
-            earlier = basis[: k + 1]
             for _ in range(2):  # twice is enough
-                w = w - ((earlier * w).sum(-1, keepdim=True) * earlier).sum(0)
+                w = w - _along(w, basis[: k + 1])
         last = _norm(w)
         alive = alive * (last > 100 * tiny * scale).to(alive.dtype)
         last = last * alive
@@ -78,6 +77,14 @@ def lanczos(
     tail = beside[-1].to("cpu", torch.float64) * vectors[..., -1, :].abs()
     found = values[..., 0], values[..., -1], tail[..., 0], tail[..., -1]
     return Spectrum(*(v.to(start) for v in found))
+
+
+def _along(w: Tensor, earlier: Tensor) -> Tensor:
+    """The part of w in the span of orthonormal vectors (k, …, d)."""
+    if w.is_cuda:  # matrix products may be in TF32 there
+        return ((earlier * w).sum(-1, keepdim=True) * earlier).sum(0)
+    rows = earlier.movedim(0, -2)
+    return (rows.mT @ (rows @ w[..., None]))[..., 0]
 
 
 def _norm(v: Tensor) -> Tensor:
