@@ -13,6 +13,8 @@ from fairlead.study.reproduce.outcome import Claim, judged
 
 GRID = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 """Step sizes."""
+WIDE = (100.0, 30.0, *GRID, 0.003, 0.001)
+"""Those tried while the best one lies at the edge of what was tried."""
 MIDDLE = (1.0, 0.3, 0.1)
 """Those tried first where the grid is widened as needed."""
 
@@ -30,9 +32,9 @@ def step_sizes(
     metric: str,
     goal: float | None,
     first: Sequence[float] = MIDDLE,
-    grid: Sequence[float] = GRID,
+    grid: Sequence[float] = WIDE,
 ) -> list[float]:
-    """The step sizes to try: the first ones and, while the best lies at the edge of those, the next one of the grid."""
+    """The step sizes to try: the first ones and, while the best lies at the edge of those, the next one of a wide grid."""
     tried = list(first)
     known = results.where(seed=0)
     while all(len(known.where(lr=lr)) for lr in tried):

@@ -21,8 +21,6 @@ from fairlead.study.reproduce.case import Case, Form, Results, Tuned
 from fairlead.study.reproduce.outcome import Claim, Outcome
 from fairlead.study.reproduce.recipe import Recipe
 from fairlead.study.reproduce.tables import (
-    GRID,
-    MIDDLE,
     Contest,
     costs_shown,
     seeds_to_add,
@@ -143,7 +141,7 @@ class AllMethods(Recipe):
             train = {**COMMON, **setting.train, "target": {"accuracy": setting.goal}}
             for name in NAMES:
                 mine = done.where(data=data, method=name)
-                lrs = step_sizes(mine, "accuracy", setting.goal, MIDDLE, GRID)
+                lrs = step_sizes(mine, "accuracy", setting.goal)
                 work = [(lr, 0) for lr in lrs]
                 work += seeds_to_add(mine, lrs, "accuracy", setting.goal, form.seeds or 3)
                 for lr, seed in work:
