@@ -15,7 +15,7 @@ from fairlead.gradients import products
 from fairlead.gradients.deferred import settled
 from fairlead.gradients.form import Form
 from fairlead.gradients.oracle import Gradients
-from fairlead.gradients.products import LARGE, multiplied
+from fairlead.gradients.products import LARGE, LayersByOneDNN, multiplied
 from fairlead.gradients.segments import Product
 
 pytestmark = pytest.mark.skipif(
@@ -137,3 +137,28 @@ def test_only_large_float32_problems_ask(
     fl.train(one, fl.FedAvg(lr=0.1), rounds=2, steps=2, batch_size=30, engine="loop", workers=1)
     assert not asked
     assert not calls
+
+
+def test_evaluations_are_the_same_up_to_rounding(
+    monkeypatch: pytest.MonkeyPatch, calls: list[tuple[int, ...]]
+) -> None:
+    monkeypatch.setattr(autotune, "onednn_is_faster", lambda: True)
+    done = run(1)
+    calls.clear()
+    found = done.session.evaluate(done.x, "uniform", True)
+    assert {(m, k) for m, k, _ in calls} == {(240, 200), (240, 180)}  # the last layer is small
+    exact = done.task.evaluate(done.x)
+    assert found["loss"] == pytest.approx(exact["loss"], rel=1e-5)
+
+
+def test_layers_that_need_gradients_are_left_alone(calls: list[object]) -> None:
+    layer, x = torch.nn.Linear(512, 64), torch.randn(2, 40, 512)
+    with LayersByOneDNN():
+        layer(x).sum().backward()
+        assert not calls
+        with torch.no_grad():
+            found = layer(x)
+            layer.double()(x.double())
+    assert len(calls) == 1
+    torch.testing.assert_close(found.double(), layer(x.double()), rtol=0, atol=1e-5)
+    assert layer.weight.grad is not None

@@ -131,12 +131,12 @@ def _forms(p: Problem) -> dict[str, Form]:
     late: Any = ""
     if task.device.type == "cpu" and task.dim >= LEAST_DIM and not small:
         late = "products" if task.capturable else "sums"
-    fast = late and task.capturable and task.dtype == torch.float32 and onednn_is_faster()
+    plain = task.device.type == "cpu" and task.capturable and task.dtype == torch.float32
+    fast = plain and not small and onednn_is_faster()
+    common: dict[str, Any] = {"half": p.half, "kernels": not small, "onednn": fast}
     return {
-        "vmap": Form(half=p.half, capture=widths["vmap"], kernels=not small),
-        "loop": Form(
-            half=p.half, capture=widths["loop"], kernels=not small, deferred=late, onednn=bool(fast)
-        ),
+        "vmap": Form(capture=widths["vmap"], **common),
+        "loop": Form(capture=widths["loop"], deferred=late, **common),
     }
 
 

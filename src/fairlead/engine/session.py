@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from fairlead.engine.work import Work
 from fairlead.errors import FairleadError
 from fairlead.gradients.form import Form
 from fairlead.gradients.oracle import Gradients
+from fairlead.gradients.products import LayersByOneDNN
 from fairlead.probe.base import Measure, Sums
 from fairlead.task.task import Task
 
@@ -213,7 +215,9 @@ class Session:
         task = self.task
         plain = type(task).evaluate is Task.evaluate and not task.draws_always
         if self.evaluation is None or not plain:
-            return task.evaluate(x, self.buffers, weighting, objective, self.group.spread)
+            fast = self.execution is not None and self.execution.form.onednn
+            with LayersByOneDNN() if fast else nullcontext():
+                return task.evaluate(x, self.buffers, weighting, objective, self.group.spread)
         return self.evaluation(x, self.buffers, weighting, objective)
 
     def measurements(self, measures: tuple[Measure, ...]) -> dict[str, float]:

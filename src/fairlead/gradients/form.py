@@ -23,7 +23,8 @@ class Form:
     capture: batch widths whose gradients are captured as a flat list of operators (see
         `fairlead.gradients.capture`); by itself that changes no bit.
     kernels: captured operators are replaced by faster ones on a CPU, which round differently.
-    onednn: large products of captured operators are computed by oneDNN (see `fairlead.gradients.products`).
+    onednn: large products of captured operators, and dense layers in evaluations, are computed by oneDNN (see
+        `fairlead.gradients.products`).
     """
 
     way: Way = "vmap"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.overrides import TorchFunctionMode
 
 LARGE = 1 << 20
 """Multiplications of a product from which oneDNN computes it."""
@@ -53,6 +54,24 @@ def multiply_by_onednn(module: GraphModule) -> None:
         node.replace_all_uses_with(made)
     graph.eliminate_dead_code()
     module.recompile()
+
+
+class LayersByOneDNN(TorchFunctionMode):
+    """Large dense layers of torch's own models are computed by oneDNN, where no gradient is asked for.
+
+    >>> with torch.no_grad(), LayersByOneDNN():
+    ...     torch.nn.Linear(512, 64)(torch.ones(64, 512)).shape
+    torch.Size([64, 64])
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.nn.functional.linear and not kwargs and not torch.is_grad_enabled():
+            x, w, *bias = args
+            if x.numel() * len(w) >= LARGE and x.dtype == w.dtype == torch.float32:
+                return LINEAR(x, w, *bias, *PLAIN[len(bias) :])
+        return func(*args, **(kwargs or {}))
 
 
 def _shape(node: Node) -> Any:
