@@ -131,8 +131,9 @@ def _forms(p: Problem) -> dict[str, Form]:
     late: Any = ""
     if task.device.type == "cpu" and task.dim >= LEAST_DIM and not small:
         late = "products" if task.capturable else "sums"
-    plain = task.device.type == "cpu" and task.capturable and task.dtype == torch.float32
-    fast = plain and not small and onednn_is_faster()
+    single = task.dtype == torch.float32 and not p.half
+    fast = task.device.type == "cpu" and task.capturable and single and not small
+    fast = fast and onednn_is_faster()
     common: dict[str, Any] = {"half": p.half, "kernels": not small, "onednn": fast}
     return {
         "vmap": Form(capture=widths["vmap"], **common),
