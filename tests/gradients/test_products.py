@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conformance import METHODS
 from torch import Tensor
 
 import fairlead as fl
@@ -162,3 +163,25 @@ def test_layers_that_need_gradients_are_left_alone(calls: list[object]) -> None:
     assert len(calls) == 1
     torch.testing.assert_close(found.double(), layer(x.double()), rtol=0, atol=1e-5)
     assert layer.weight.grad is not None
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "name", ["scaffold", "scaffold-1", "fedpvr", "fedglomo", "mime", "fedcomgate-exact", "scaffold-m"]
+)  # fmt: skip
+def test_methods_on_uneven_clients_are_those_of_the_debug_engine(
+    name: str, mode: Any, monkeypatch: pytest.MonkeyPatch, calls: list[object]
+) -> None:
+    monkeypatch.setattr(autotune, "onednn_is_faster", lambda: True)
+    torch.manual_seed(0)
+    x, y = torch.randn(310, 200), torch.arange(310) % 5
+    split = [range(90), range(90, 130), range(130, 250), range(250, 310)]
+    one = fl.Task(fl.models.mlp(200, 180, 160, 5), "cross_entropy", (x, y), split, l2=1e-3)
+    work: dict[str, Any] = {"rounds": 3, "cohort": 3, "epochs": 2, "batch_size": 40, "dropout": 0.2}
+    runs = [
+        fl.train(one, METHODS[name], engine=engine, workers=1, **work) for engine in (mode, "debug")
+    ]
+    assert "oneDNN" in runs[0].engine
+    assert "oneDNN" not in runs[1].engine
+    assert calls
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=1e-3, atol=1e-5)
