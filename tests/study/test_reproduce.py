@@ -23,6 +23,7 @@ from fairlead.study.reproduce import (
     carry_out,
     judged,
     recipes,
+    runner,
     tuned,
 )  # fmt: skip
 from fairlead.study.reproduce.page import concluded, stored_form, verdicts, write_page
@@ -137,8 +138,20 @@ def test_a_budget_ends_between_cases_and_the_next_call_goes_on(tmp_path: Path) -
     assert carry_out(Tiny(), Form(), tmp_path).missing == 0
 
 
+def test_a_budget_also_ends_between_cases_that_share_their_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[fl.Run] = []
+    monkeypatch.setattr(runner, "pays", lambda *_, **__: False)  # trained one by one
+    monkeypatch.setattr(runner, "train", lambda *a, **k: done.append(fl.train(*a, **k)) or done[-1])
+    monkeypatch.setattr(runner.Work, "over", lambda work: len(done) == 2)
+    found = carry_out(Tiny(), Form(), tmp_path, budget=60.0)
+    assert len(done) == len(found.results) == 2
+
+
 def test_finished_cases_elsewhere_count_and_are_added_to(tmp_path: Path) -> None:
     also = tmp_path / "results" / "tiny.full.jsonl"
+    carry_out(Tiny(), Form(), tmp_path / "a")
     carry_out(Tiny(), Form(), tmp_path / "a", also=also)
     assert len(stored(also)) == 6
     carry_out(Tiny(), Form(), tmp_path / "b", also=also)

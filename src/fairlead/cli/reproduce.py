@@ -17,7 +17,8 @@ from fairlead.study.reproduce.page import concluded, of, write_page
 from fairlead.study.reproduce.papers import ITEMS
 
 QUICK = (
-    "scaffold-fig3", "scaffold-table3", "saddle-fig2", "drift-toy", "drift-prox", "glomo-fig1", "pvr-table2",
+    "scaffold-fig3", "scaffold-table3", "saddle-fig2", "drift-toy", "drift-prox", "glomo-fig1",
+    "pvr-fig2", "pvr-fig4",
 )  # fmt: skip
 """What `all --quick` runs: one or two experiments per paper."""
 

@@ -87,6 +87,7 @@ def carry_out(
         do_missing(kept, bar)
     kept.read()
     cases, results = wanted(recipe, form, kept.found)
+    kept.complete(results)
     return Done(results, len(cases) - len(results))
 
 
@@ -162,10 +163,18 @@ class Kept:
                 self.found |= stored(file)
             self._sizes = sizes
 
+    def complete(self, results: Results) -> None:
+        """Add to each file what only another one has."""
+        for path in self.files:
+            known = stored(path)
+            for result in results:
+                if result.digest not in known:
+                    _append(path, result)
+
     def do(self, cases: Sequence[Case], bar: Progress) -> None:
-        """Do some cases that share their task and settings."""
+        """Do some cases that share their task and settings, together or one by one until the time is up."""
         if cases[0].compute is not None:
-            for case in cases:
+            for case in self._in_time(cases):
                 assert case.compute is not None
                 begin = time.perf_counter()
                 numbers = dict(case.compute())
@@ -183,7 +192,7 @@ class Kept:
             ):
                 self._finish(case, run)
             return
-        for case in cases:
+        for case in self._in_time(cases):
             assert case.method is not None
             kept = {"out": self._folder(case), "resume": "auto"} if self.recipe.long else {}
             seed = int(case.labels.get("seed", 0))
@@ -191,6 +200,13 @@ class Kept:
             self._finish(
                 case, train(task, case.method, seed=seed, progress=bar, **kept, **settings)
             )
+
+    def _in_time(self, cases: Sequence[Case]) -> Iterator[Case]:
+        """The cases that are begun in time; the first one is."""
+        for number, case in enumerate(cases):
+            if number and self.work.over():
+                return
+            yield case
 
     def _made(self, case: Case) -> Task:
         """The task of a case; the newest one is kept."""
@@ -218,12 +234,16 @@ class Kept:
         shutil.rmtree(self._folder(case) / CHECKPOINTS, ignore_errors=True)
 
     def _keep(self, result: Result) -> None:
-        """Append a line that is complete, or absent after a crash."""
         for path in self.files:
-            with path.open("a+b") as file, alone_on(file):
-                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
-                cut = file.read() not in (b"", b"\n")  # by a kill
-                file.write(b"\n" * cut + result.line().encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            _append(path, result)
         self.found[result.digest] = result
+
+
+def _append(path: Path, result: Result) -> None:
+    """Append a line that is complete, or absent after a crash."""
+    with path.open("a+b") as file, alone_on(file):
+        file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+        cut = file.read() not in (b"", b"\n")  # by a kill
+        file.write(b"\n" * cut + result.line().encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())

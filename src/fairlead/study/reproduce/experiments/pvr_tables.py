@@ -198,7 +198,7 @@ class PvrTable2(PvrTable):
             key: float(np.mean(e.results.costs("accuracy", level))) for key, e in best.items()
         }
         said = ", ".join(
-            f"{m}{' with momentum' if b else ''} {v:g}" for (m, b), v in rounds.items()
+            f"{m}{' with momentum' if b else ''} {_known(v)}" for (m, b), v in rounds.items()
         )
         claims = []
         seeds = "one seed decides little" if len(next(iter(best.values())).results) < 3 else ""
