@@ -71,6 +71,21 @@ def _point(run: fl.Run) -> dict[str, float]:
     return {"x": float(run.x[0])}
 
 
+def test_curves_are_kept_unless_a_recipe_needs_none(tmp_path: Path) -> None:
+    class Plain(Tiny):
+        curves = False
+
+    with_curves, without = (
+        carry_out(kind(), Form(), tmp_path / kind.__name__).results.where(method="FedAvg")
+        for kind in (Tiny, Plain)
+    )
+    assert len(with_curves[0].curve["gap"]) == 31
+    assert [r.curve for r in without] == [{}, {}]
+    assert [(r.end["gap"], r.reach) for r in with_curves] == [
+        (r.end["gap"], r.reach) for r in without
+    ]
+
+
 def test_a_case_keeps_numbers_about_its_finished_run(tmp_path: Path) -> None:
     plain, looked = Tiny(), Looked()
     done = carry_out(looked, Form(), tmp_path)

@@ -18,7 +18,7 @@ class Recipe(ABC):
     long its quick form takes on two cores, and its full form on `runs_on`; None if there is no such form.
     readings: the ways to read what the paper leaves open, the default first. targets: metrics and values whose
     costs are stored. columns: metrics whose curves are stored, also
-    patterns such as "drift/*". lasting: a target is reached
+    patterns such as "drift/*"; with `curves` off, only their ends and best values. lasting: a target is reached
     when it is not left again. long: a case takes minutes, so one that was
     killed goes on where it was.
     """
@@ -33,6 +33,7 @@ class Recipe(ABC):
     readings: ClassVar[Mapping[str, Sequence[str]]] = {}
     targets: ClassVar[Mapping[str, Sequence[float]]] = {}
     columns: ClassVar[Sequence[str]] = ("loss", "accuracy")
+    curves: ClassVar[bool] = True
     lasting: ClassVar[bool] = False
     long: ClassVar[bool] = False
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -228,9 +228,9 @@ class Kept:
             raise KeyboardInterrupt
         if not self.recipe.long:
             run.write(self._folder(case), overwrite=True)
-        self._keep(
-            Result.of(case, run, self.recipe.targets, self.recipe.columns, self.recipe.lasting)
-        )
+        recipe = self.recipe
+        found = Result.of(case, run, recipe.targets, recipe.columns, recipe.lasting)
+        self._keep(found if recipe.curves else replace(found, curve={}))
         shutil.rmtree(self._folder(case) / CHECKPOINTS, ignore_errors=True)
 
     def _keep(self, result: Result) -> None:

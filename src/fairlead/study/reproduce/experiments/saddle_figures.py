@@ -186,6 +186,7 @@ class SaddleFig2(SaddleFigure):
     name, item = "saddle-fig2", "Figure 2"
     title = "Saddle points, figure 2"
     minutes = (1.5, 20)
+    curves = False  # of 1,440 runs
 
     def values(self, form: Form) -> Sequence[float]:
         return [float(s) for s in (range(0, 16, 5) if form.quick else range(16))]
