@@ -40,6 +40,14 @@ def pytest_configure() -> None:
     settings.load_profile("fairlead")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`-m slow` also selects slow tests for a GPU, which need one."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The table of the attacks in tests/chaos, if there were any."""
     from campaign import table
