@@ -1,58 +1,76 @@
-"""Fifteen runs at once (3 seeds × 5 step sizes) against one: softmax 784→62, 20 clients × 5 steps × 240.
+"""Several runs at once, such as seeds and step sizes, against one: the time of a round and the largest difference.
 
-    python benchmarks/many.py [cpu|cuda]
+    PYTHONPATH=src:benchmarks python benchmarks/many.py [W1 W4] [--device cpu|cuda]
 
-The two take turns in one process; the ratio of the medians is printed, with evaluation in every round
-and with one at the end, and the largest difference from single runs.
+15 runs of W1 and W2 (3 seeds × 5 step sizes), 8 of W4. Single runs and runs at once take turns; rounds are timed in windows by
+the runs' own clock. Written to benchmarks/results/many_runs-DEVICE.json.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import statistics
-import sys
-import time
+from typing import Any
 
 import numpy as np
-import torch
 
 import fairlead as fl
+from bench.ours import METHODS
+from bench.stored import keep
+from bench.workloads import Workload, chosen
 
-RATES, SEEDS = (0.3, 0.1, 0.03, 0.01, 0.003), (0, 1, 2)
-
-
-def workload(device: str) -> fl.Task:
-    """Twenty clients with 1200 samples each."""
-    rng = np.random.default_rng(0)
-    x = torch.tensor(rng.normal(size=(24_000, 784)), dtype=torch.float32)
-    y = torch.tensor(rng.integers(0, 62, 24_000))
-    parts = np.arange(24_000).reshape(20, 1200)
-    test = (x[:2000], y[:2000])
-    return fl.Task(fl.models.mlp(784, 62), "cross_entropy", (x, y), parts, test=test, device=device)
+KINDS: dict[str, tuple[int, int, str]] = {"W1": (5, 3, "tf32"), "W2": (5, 3, "bfloat16"), "W4": (4, 2, "bfloat16")}  # fmt: skip
+"""Step sizes, seeds and precision on a GPU."""
+WINDOW = {"cuda": {"W1": 100, "W2": 50, "W4": 5}, "cpu": {"W1": 5, "W2": 3, "W4": 1}}
+WINDOWS, TURNS = 6, 3
 
 
-def main(device: str) -> None:
-    task, rounds = workload(device), 30 if device == "cuda" else 5
-    for name, kind in (("FedAvg", fl.FedAvg), ("SCAFFOLD", fl.Scaffold)):
-        runs = [(kind(lr=lr), seed) for lr in RATES for seed in SEEDS]
-        for every in (rounds, 1):
-            work = {"rounds": rounds, "steps": 5, "batch_size": 240, "engine": "vmap",
-                    "eval_every": every, "progress": False}  # fmt: skip
-            one, many, apart = [], [], 0.0
-            for turn in range(4):
-                begin = time.perf_counter()
-                single = fl.train(task, runs[4][0], seed=runs[4][1], **work)
-                middle = time.perf_counter()
-                found = fl.train_many(task, runs, together=True, **work)
-                end = time.perf_counter()
-                apart = max(apart, float((found[4].x - single.x).abs().max()))
-                if turn:  # the first one warms up
-                    one.append((middle - begin) / rounds)
-                    many.append((end - middle) / rounds)
-            a, b = statistics.median(one), statistics.median(many)
-            print(f"{name}, evaluated every {every}: one run {1e3 * a:.2f} ms a round, "
-                  f"{len(runs)} at once {1e3 * b:.2f} ms, ratio {b / a:.2f}, "
-                  f"largest difference {apart:.1e}")  # fmt: skip
+def timed(run: list[fl.Run], window: int) -> list[float]:
+    """Seconds per round of runs that went on together, by window, without the first two."""
+    clock = np.sum([[row["seconds"] for row in one.history.rows] for one in run], 0)
+    return (np.diff(clock)[2:] / window).tolist()
+
+
+def compared(work: Workload, method: str, device: str) -> dict[str, Any]:
+    """One run, and several at once."""
+    rates, seeds, precision = KINDS[work.name]
+    window = WINDOW[device][work.name]
+    engine: Any = fl.Simulate("vmap", precision=precision if device == "cuda" else "auto")  # pyright: ignore[reportArgumentType]
+    settings: dict[str, Any] = {
+        "rounds": WINDOWS * window, "steps": work.steps, "batch_size": work.batch, "engine": engine,
+        "eval_every": window, "objective": False, "progress": False,
+    }  # fmt: skip
+    made = [METHODS[method](lr=work.lr / 2**k) for k in range(rates)]
+    runs = list(itertools.product(made, range(seeds)))
+    task, one, many, apart = work.task(device), [], [], 0.0
+    for _ in range(TURNS):
+        single = fl.train(task, runs[0][0], seed=runs[0][1], **settings)
+        found = fl.train_many(task, runs, together=True, **settings)
+        one += timed([single], window)
+        many += timed(found, window)
+        apart = max(apart, float((found[0].x - single.x).abs().max()))
+    a, b = statistics.median(one), statistics.median(many)
+    print(f"{work.name} {method}: one run {1e3 * a:.3g} ms per round, {len(runs)} at once {1e3 * b:.3g} ms "
+          f"({b / a:.2f} ×), largest difference {apart:.1e}; {found[0].engine}", flush=True)  # fmt: skip
+    return {
+        "name": work.name, "title": work.title, "method": method, "precision": engine.precision, "runs": len(runs),
+        "one": a, "many": b, "difference": apart, "engine": found[0].engine,
+    }  # fmt: skip
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("workloads", nargs="*", default=["W1", "W4"], help=", ".join(KINDS))
+    asked.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    given = asked.parse_args()
+    rows: list[dict[str, Any]] = []
+    for work in chosen(given.workloads, given.device):
+        if work.name not in KINDS:
+            asked.error(f"{work.name} is none of {', '.join(KINDS)}")
+        rows += [compared(work, method, given.device) for method in ("FedAvg", "SCAFFOLD")]
+        keep(f"many_runs-{given.device}", rows, given.device)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "cpu")
+    main()

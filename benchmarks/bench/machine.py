@@ -43,11 +43,11 @@ class Machine:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise FairleadError("torch sees no CUDA device here: use --device cpu")
         busy = load()
-        rate = other = _matmul_rate(device)
+        rate = other = matmul_rate(device)
         if device != "cpu" and torch.backends.cudnn.allow_tf32:
             before = torch.backends.cuda.matmul.allow_tf32
             torch.backends.cuda.matmul.allow_tf32 = True
-            other = max(rate, _matmul_rate(device))
+            other = max(rate, matmul_rate(device))
             torch.backends.cuda.matmul.allow_tf32 = before
         machine = cls(device, name_of(device), torch.get_num_threads(), rate, other, load=busy)
         machine.bandwidth(FAR)
@@ -79,9 +79,10 @@ class Machine:
         return {**known, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def _matmul_rate(device: str) -> float:
+def matmul_rate(device: str, dtype: torch.dtype = torch.float32) -> float:
+    """FLOPs a second of a large product."""
     n = 2048 if device == "cpu" else 8192
-    a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(a)
     seconds = _best(lambda: torch.mm(a, b, out=out), device)
     if device == "cpu":  # torch has two libraries there

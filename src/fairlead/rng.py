@@ -42,9 +42,9 @@ class Purpose(IntEnum):
 
 
 def philox(
-    counter: tuple[Word, Word, Word, Word], key: tuple[int, int]
+    counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four 32-bit words (as int64) for every 128-bit counter; counters broadcast."""
+    """Four 32-bit words (as int64) for every 128-bit counter; counters and keys broadcast."""
     c0, c1, c2, c3 = (_tensor(word, counter) for word in counter)
     k0, k1 = key
     for _ in range(10):
@@ -68,9 +68,9 @@ def _tensor(word: Word, beside: tuple[Word, ...]) -> Tensor:
 
 
 def words(
-    seed: int, purpose: Purpose, round: Word, client: Word, step: Word, block: Word
+    seed: Word, purpose: Purpose, round: Word, client: Word, step: Word, block: Word
 ) -> Tensor:
-    """Four random 32-bit words per block of each (round, client, step): (…, 4)."""
+    """Four random 32-bit words per block of each (round, client, step): (…, 4). The seed may be one per client."""
     key = (seed & _LOW, ((seed >> 32) ^ (int(purpose) * 0x85EBCA6B)) & _LOW)
     return torch.stack(torch.broadcast_tensors(*philox((block, step, client, round), key)), dim=-1)
 
@@ -109,7 +109,7 @@ def uniform(seed: int, purpose: Purpose, round: Word, client: Tensor, count: int
 
 
 def normal(
-    seed: int,
+    seed: Word,
     round: Word,
     client: Tensor,
     step: Word,
@@ -118,6 +118,7 @@ def normal(
 ) -> Tensor:
     """`count` standard normal numbers for every client, float64, by Box and Muller: (S, count)."""
     blocks = torch.arange(-(-count // 4), device=client.device)
+    seed = seed[:, None] if isinstance(seed, Tensor) else seed
     bits = words(seed, purpose, round, client[:, None], step, blocks)
     u = (bits.to(torch.float64) + 0.5) / 2**32
     radius, angle = (-2 * u[..., :2].log()).sqrt(), 2 * math.pi * u[..., 2:]

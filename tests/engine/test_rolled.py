@@ -36,7 +36,7 @@ def _takes(run: fl.Run) -> list[Take]:
     executor: Any = run.session.executor
     executor = getattr(executor, "executor", executor)
     assert isinstance(executor, CapturedExecutor)
-    return [take for take in executor.takes.values() if isinstance(take, Take)]
+    return [take for take in executor.takes.known.values() if isinstance(take, Take)]
 
 
 def _close(run: fl.Run, other: fl.Run) -> None:

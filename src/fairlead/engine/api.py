@@ -104,9 +104,10 @@ class Answer:
             self.up = np.zeros(self.count, np.int64)
 
     def take(
-        self, served: Served, returned: Any, places: Ids, request: Request, weights: Tensor
+        self, served: Served, returned: Any, places: Ids, request: Request, weights: Any
     ) -> None:
-        """Add what some of the clients returned; `places` are their positions in the request."""
+        """Add what some of the clients returned; `places` are their positions in the request, and
+        `weights @ rows` is their mean, or one for each of several runs."""
         upload, kept = checked(returned, len(places), request.broadcast)
         ids = request.clients[places]
         self.kind = type(upload)
@@ -145,7 +146,7 @@ class Answer:
             self.rows[name] = rows.new_zeros((self.count, rows.shape[-1]))
         self.rows[name][torch.from_numpy(places).to(rows.device)] = rows
 
-    def _add(self, name: str, value: Tensor, weights: Tensor) -> None:
+    def _add(self, name: str, value: Tensor, weights: Any) -> None:
         total = self.sums.get(name)
         if value.dim() == 1 and len(weights) == 1 and value.device.type == "cpu":
             w = float(weights)  # in place, one pass over the vector

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from fairlead.data.batches import Geometric
+from fairlead.data.batches import Draw, Geometric
 from fairlead.engine.api import Answer, Executor, Request
 from fairlead.engine.compiled_program import CompiledProgram, operators
 from fairlead.engine.exchange import WARM_UP
@@ -42,6 +42,50 @@ UNROLLED = 64
 """Steps up to which a program whose steps differ is captured."""
 
 
+class Takes:
+    """What is captured of exchanges, by shape. why: why the newest one was not captured."""
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[Any, Take | str] = OrderedDict()
+        self.why = ""
+
+    def of(self, key: Any, steps: int, make: Callable[[], Take]) -> Take | str:
+        """What is captured for a shape, or why nothing is."""
+        if key not in self.known:
+            try:
+                self.known[key] = make()
+            except (Untraceable, DataDependentOutputException) as error:
+                self.known[key] = str(error).split("\n")[0]
+            if len(self.known) > SHAPES:
+                self.known.popitem(last=False)
+        self.known.move_to_end(key)
+        take = self.known[key]
+        return (
+            "a round has too few steps" if isinstance(take, Take) and not take.fits(steps) else take
+        )
+
+    @property
+    def remark(self) -> str:
+        """What to report."""
+        takes = [take for take in self.known.values() if isinstance(take, Take)]
+        said = " ".join(dict.fromkeys(take.remark for take in takes if take.remark))
+        if self.why:
+            return f"not captured: {self.why}"
+        count = sum(bool(take.replays) for take in takes)
+        shown = f"exchanges captured as CUDA graphs in {count} shape{'s' * (count != 1)}"
+        return "; ".join(filter(None, (shown if count else "", said)))
+
+
+def hindrance(session: Session, clients: int, draw: Draw) -> str:
+    """Why an exchange of so many clients cannot be captured."""
+    task, execution = session.task, session.execution
+    if task.ahead:
+        return "the data are not on the device"
+    if execution is not None and execution.room < clients:
+        return f"memory has room for {execution.room} of {clients} clients at a time"
+    return "the model has hooks" if task.hooked else unstackable(task, draw)
+
+
 class CapturedExecutor(Executor):
     """Replays captured exchanges; runs what cannot be captured by another executor.
 
@@ -52,20 +96,19 @@ class CapturedExecutor(Executor):
         self, session: Session, plain: Executor, after: int = 1, tuned: bool = False
     ) -> None:
         self.session, self.plain, self.after, self.tuned = session, plain, after, tuned
-        self.takes: OrderedDict[Any, Take | str] = OrderedDict()
+        self.takes = Takes()
         self._recent: dict[Any, tuple[Any, ...]] = {}
-        self.why = ""
 
     def execute(self, request: Request) -> Answer:
         if request.measuring:
             return self.plain.execute(request)
         take = self._take(request)
         if isinstance(take, str):
-            self.why = take
+            self.takes.why = take
             return self.plain.execute(request)
         take.inputs.fill(request)
         take.play(request.draw.longest, self.after)
-        self.why = take.why
+        self.takes.why = take.why
         return take.answer(request)
 
     def _take(self, request: Request) -> Take | str:
@@ -74,64 +117,49 @@ class CapturedExecutor(Executor):
         clients, count, measures, take = self._recent.get(place, (None,) * 4)
         same = clients is request.clients and count is draw.count and measures == request.measures
         if take is None or not same:
-            take = self._hindrance(request) or self._known(request)
+            take = hindrance(self.session, len(request.clients), request.draw)
+            take = take or self._known(request)
             self._recent[place] = request.clients, draw.count, request.measures, take
         return take
 
     def _known(self, request: Request) -> Take | str:
-        draw, steps = request.draw, request.draw.longest
-        room, width = max(TRACED, rounded_up(steps)), draw.index.shape[2]
-        width = width if draw.even else rounded_up(width)
-        sent = tuple((n, getattr(v, "shape", ())) for n, v in request.broadcast.items())
-        key = (
-            request.program, sent, request.exchange, len(request.clients), room, width, draw.even,
-            padded_size(self.session.task, request.clients), tuple(m.name for m in request.measures),
-        )  # fmt: skip
-        if key not in self.takes:
-            try:
-                self.takes[key] = Take(self.session, request, room, width, self.tuned)
-            except (Untraceable, DataDependentOutputException) as error:
-                self.takes[key] = str(error).split("\n")[0]
-            if len(self.takes) > SHAPES:
-                self.takes.popitem(last=False)
-        self.takes.move_to_end(key)
-        take = self.takes[key]
-        return (
-            "a round has too few steps" if isinstance(take, Take) and not take.fits(steps) else take
-        )
+        session = self.session
 
-    def _hindrance(self, request: Request) -> str:
-        """Why an exchange cannot be captured."""
-        task, execution = self.session.task, self.session.execution
-        if task.ahead:
-            return "the data are not on the device"
-        if execution is not None and execution.room < len(request.clients):
-            return (
-                f"memory has room for {execution.room} of {len(request.clients)} clients at a time"
-            )
-        return "the model has hooks" if task.hooked else unstackable(task, request.draw)
+        def make() -> Take:
+            inputs = Inputs(session, request, *room_of(request))
+            inputs.fill(request)
+            return Take(inputs, session.method.program(request.program), self.tuned)
+
+        return self.takes.of(key_of(session, request), request.draw.longest, make)
 
     @property
     def remark(self) -> str:
-        takes = [take for take in self.takes.values() if isinstance(take, Take)]
-        said = " ".join(dict.fromkeys(take.remark for take in takes if take.remark))
-        if self.why:
-            return f"not captured: {self.why}"
-        count = sum(bool(take.replays) for take in takes)
-        shown = f"exchanges captured as CUDA graphs in {count} shape{'s' * (count != 1)}"
-        return "; ".join(filter(None, (shown if count else "", said)))
+        return self.takes.remark
+
+
+def room_of(request: Request) -> tuple[int, int]:
+    """The steps and the batch width that a capture has room for."""
+    draw, width = request.draw, request.draw.index.shape[2]
+    return max(TRACED, rounded_up(draw.longest)), width if draw.even else rounded_up(width)
+
+
+def key_of(session: Session, request: Request) -> tuple[Any, ...]:
+    """The shape of an exchange."""
+    sent = tuple((n, getattr(v, "shape", ())) for n, v in request.broadcast.items())
+    return (
+        request.program, sent, request.exchange, len(request.clients), *room_of(request), request.draw.even,
+        padded_size(session.task, request.clients), tuple(m.name for m in request.measures),
+    )  # fmt: skip
 
 
 class Take:
-    """One shape of an exchange: its inputs, its program, and the captures of it."""
+    """One shape of an exchange: its inputs, which are filled, the client program, and the captures of it."""
 
-    def __init__(
-        self, session: Session, request: Request, room: int, width: int, tuned: bool
-    ) -> None:
-        self.session, self.tuned = session, tuned
-        self.inputs = Inputs(session, request, room, width)
-        self.inputs.fill(request)
-        self.made, self.program = self._traced(request)
+    def __init__(self, inputs: Inputs, program: Callable[..., Any], tuned: bool) -> None:
+        self.inputs, self.tuned = inputs, tuned
+        self.session = session = inputs.session
+        request = inputs.request
+        self.made, self.program = self._traced(program)
         self.why = self.remark = ""
         self.played = 0
         self.together: int | None = None
@@ -160,23 +188,23 @@ class Take:
 
     # -- tracing --------------------------------------------------------------------------------
 
-    def _traced(self, request: Request) -> tuple[Answer, Program]:
+    def _traced(self, program: Callable[..., Any]) -> tuple[Answer, Program]:
         try:
-            return self._trace(request, TRACED, rolled)
+            return self._trace(program, TRACED, rolled)
         except Untraceable:
             if self.inputs.room > UNROLLED:
                 raise
-            return self._trace(request, self.inputs.room, unrolled)
+            return self._trace(program, self.inputs.room, unrolled)
 
-    def _trace(self, request: Request, steps: int, made: Any) -> tuple[Answer, Program]:
-        given, count = self.inputs, len(request.clients)
+    def _trace(self, program: Callable[..., Any], steps: int, made: Any) -> tuple[Answer, Program]:
+        given, request = self.inputs, self.inputs.request
+        count = len(request.clients)
         recorder, self.counted = Recorder(given.name_of), Counted([0] * steps)
-        program = self.session.method.program(request.program)
         with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             client = TracedClients(given, recorder, self.counted, steps)
             returned = program(client, **given.broadcast)
             answer = Answer(count)
-            answer.take(client, returned, np.arange(count), request, given["weights"])
+            answer.take(client, returned, np.arange(count), request, given.weights)
         return answer, made(recorder, dict(_tensors(answer)))
 
     # -- playing --------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fairlead.core.records import Memory
-from fairlead.engine.api import Request
-from fairlead.engine.clients import large_batch
+from fairlead.data.batches import Draw
+from fairlead.engine.api import Request, rows_of
 from fairlead.engine.session import Session
+from fairlead.engine.work import large_batch
+from fairlead.rng import Word
 from fairlead.schedules import Rate
 from fairlead.task.task import Task
 
@@ -49,7 +51,7 @@ class Inputs:
         self._known: dict[str, NDArray[Any]] = {}
         self._rows: dict[str, Tensor] = {}
         self._ids: Ids | None = None
-        self._steps = -1
+        self._rates: Any = None
         self._weights: Tensor | None = None
 
     # -- what a program reads ---------------------------------------------------------------------
@@ -65,6 +67,21 @@ class Inputs:
     def broadcast(self) -> dict[str, Tensor | float]:
         """What the server sent; numbers are inputs too."""
         return {name: self.tensors[f"sent/{name}"] for name in self.request.broadcast}
+
+    @property
+    def buffers(self) -> Tensor:
+        """The clients' buffers before their first step, (S, nb)."""
+        return rows_of(self.tensors["buffers"], len(self.request.clients))
+
+    @property
+    def seed(self) -> Word:
+        """The seed of what clients draw."""
+        return self.session.seed
+
+    @property
+    def weights(self) -> Any:
+        """`weights @ rows` is the clients' mean."""
+        return self.tensors["weights"]
 
     @property
     def memory(self) -> Memory | None:
@@ -88,11 +105,12 @@ class Inputs:
         dtype = self.session.task.dtype
 
         def fill() -> None:
-            count = self.request.draw.count
-            if self.even and isinstance(lr, int | float) and self._steps == count.shape[1]:
+            count, fixed = self.request.draw.count, self.fixed_rates(lr)
+            known = count.shape[1], fixed
+            if self.even and fixed is not None and self._rates == known:
                 return  # as they were
-            self._steps = count.shape[1]
-            applied = (count > 0) * self.session.work(self.request.round).rates(lr, count.shape[1])
+            self._rates = known
+            applied = (count > 0) * self.rates(lr, count.shape[1])
             self.put("rates", self._by_step(applied)[..., None], dtype)
             self.put("moved", applied.sum(1, keepdims=True), dtype)
 
@@ -103,8 +121,7 @@ class Inputs:
         name = f"large/{place}"
 
         def fill() -> None:
-            request = self.request
-            draw = large_batch(self.session.work(request.round), request.clients, size)
+            draw = self.drawn_large(size)
             room = min(size, self.largest) - draw.index.shape[-1]
             self.copy(name, torch.nn.functional.pad(draw.index[:, 0], (0, room)))
             self.put(f"{name}/count", draw.count[:, 0], torch.int64)
@@ -117,10 +134,27 @@ class Inputs:
 
         def fill() -> None:
             zeros = torch.zeros(width, dtype=dtype, device=self.session.task.device)
-            read = self.session.residuals.read(field, self.request.clients, zeros)
-            self.copy(f"residual/{field}", read)
+            self.copy(f"residual/{field}", self.read_residual(field, zeros))
 
         return self._ask(f"residual/{field}", fill)
+
+    # -- where it comes from ----------------------------------------------------------------------
+
+    def rates(self, lr: Rate, steps: int) -> NDArray[np.float64]:
+        """The step sizes of the steps, (K,) or (S, K)."""
+        return self.session.work(self.request.round).rates(lr, steps)
+
+    def fixed_rates(self, lr: Rate) -> Any:
+        """The step sizes, if they are the same in all steps and rounds."""
+        return lr if isinstance(lr, int | float) else None
+
+    def drawn_large(self, size: int) -> Draw:
+        """A large batch of every client."""
+        return large_batch(self.session.work(self.request.round), self.request.clients, size)
+
+    def read_residual(self, field: str, like: Tensor) -> Tensor:
+        """The clients' residuals of a field."""
+        return self.session.residuals.read(field, self.request.clients, like)
 
     # -- filling ----------------------------------------------------------------------------------
 
@@ -176,16 +210,24 @@ class Inputs:
             fill()
 
     def _begin(self, request: Request) -> None:
-        session, task = self.session, self.session.task
+        session = self.session
         for name, value in request.broadcast.items():
             if isinstance(value, Tensor):
                 self.copy(f"sent/{name}", value)
         self.copy("buffers", session.buffers)
         if session.states.store is not None:
-            self._rows = session.states.store.lend(request.clients)
-            self.tensors.update({f"memory/{name}": v for name, v in self._rows.items()})
-        shape = (len(request.clients), self.room, self.width)
-        self._index = torch.zeros(shape, dtype=torch.int64, device=task.device)
-        self.tensors["index"] = self._index.transpose(0, 1)
+            self._keep(session.states.store.lend(request.clients))
+        self._make_room()
         self._window = self._index[:, :0]
+
+    def _keep(self, rows: dict[str, Tensor]) -> None:
+        """The tensors in which the clients' states are read."""
+        self._rows = rows
+        self.tensors.update({f"memory/{name}": v for name, v in rows.items()})
+
+    def _make_room(self) -> None:
+        """For the positions of the samples of all steps."""
+        shape = (len(self.request.clients), self.room, self.width)
+        self._index = torch.zeros(shape, dtype=torch.int64, device=self.session.task.device)
+        self.tensors["index"] = self._index.transpose(0, 1)
         self.put("steps", np.arange(self.room), torch.int64)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairlead.compress import Compressor
 from fairlead.core.method import Algorithm, Broadcast, Cohort, Replies
-from fairlead.core.records import State, Upload
+from fairlead.core.records import State
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Answer, Request, rows_of
 from fairlead.engine.clients import Stacked
@@ -26,13 +25,10 @@ from fairlead.engine.exchange import DryCohort, RoundCohort, commit
 from fairlead.engine.executors import unstackable
 from fairlead.engine.session import Session
 from fairlead.engine.state.outbox import Outbox
-from fairlead.engine.work import Work, large_batch, step_keys
+from fairlead.engine.work import Work, large_batch
 from fairlead.errors import FairleadError
-from fairlead.probe.base import Sums
-from fairlead.rng import Purpose, normal
+from fairlead.probe.base import Sums, added
 from fairlead.schedules import Rate
-
-U = TypeVar("U", bound=Upload)
 
 
 class Rates:
@@ -98,7 +94,7 @@ class Seat:
             self.asked = ask
 
 
-def joinable(seats: Sequence[Seat]) -> bool:
+def joinable(seats: Sequence[Seat], executor: RunsExecutor) -> bool:
     """Whether the runs give together what they give one by one: a dry round of each, both ways."""
     alone = []
     for seat in seats:
@@ -106,7 +102,7 @@ def joinable(seats: Sequence[Seat]) -> bool:
         dry = DryCohort(c.session, c.round, c.ids, c.sampled, c.executor, c.draw)
         alone.append(seat.method.round(seat.state, dry).x)
     try:
-        joined_rounds(seats, dry=True)
+        joined_rounds(seats, executor, dry=True)
     except (RuntimeError, FairleadError, AttributeError, IndexError, AssertionError):
         return False
     rough = 1e-3 if alone[0].dtype != torch.float64 else 1e-7
@@ -117,10 +113,11 @@ def joinable(seats: Sequence[Seat]) -> bool:
     return True
 
 
-def joined_rounds(seats: Sequence[Seat], dry: bool = False) -> None:
+def joined_rounds(seats: Sequence[Seat], executor: RunsExecutor, dry: bool = False) -> None:
     """One round of every run; `seat.after` is the state it ends in. dry: nothing is committed."""
     first, task = seats[0], seats[0].session.task
-    if unstackable(task, _padded([seat.cohort.draw for seat in seats])):
+    picky = not task.stackable or task.mixes_samples
+    if picky and unstackable(task, padded([seat.cohort.draw for seat in seats])):
         for seat in seats:  # batches that differ between runs, in a model that mixes their samples
             seat.after = seat.method.round(seat.state, seat.cohort)
         return
@@ -136,17 +133,20 @@ def joined_rounds(seats: Sequence[Seat], dry: bool = False) -> None:
             return
         if len(asking) != len(seats):
             raise FairleadError("these runs do not exchange alike: train them one by one")
-        _exchange(seats, lead, dry)
+        _exchange(seats, lead, executor, dry)
 
 
-def _exchange(seats: Sequence[Seat], lead: Algorithm[Any, Any], dry: bool) -> None:
+def _exchange(
+    seats: Sequence[Seat], lead: Algorithm[Any, Any], executor: RunsExecutor, dry: bool
+) -> None:
     """One exchange of every run, executed as one and committed one by one. `lead` has the step sizes of
     all runs."""
-    requests = []
+    parts = []
     for seat in seats:
         assert seat.asked is not None
-        requests.append(seat.cohort.request(seat.asked.program, seat.asked.broadcast))
-    for seat, answer in zip(seats, executed(seats, requests, lead), strict=True):
+        request = seat.cohort.request(seat.asked.program, seat.asked.broadcast)
+        parts.append(Part(seat.session, request))
+    for seat, answer in zip(seats, executor.execute(parts, lead), strict=True):
         assert seat.asked is not None
         cohort, broadcast = seat.cohort, seat.asked.broadcast
         if not dry:
@@ -154,160 +154,217 @@ def _exchange(seats: Sequence[Seat], lead: Algorithm[Any, Any], dry: bool) -> No
         seat.answers.append(cohort.replies(answer))
 
 
-def executed(
-    seats: Sequence[Seat], requests: Sequence[Request], lead: Algorithm[Any, Any]
-) -> list[Answer]:
-    """The answers of several runs to one exchange of each."""
-    counts = [len(request.clients) for request in requests]
-    down: dict[str, Any] = {}
-    for name, value in requests[0].broadcast.items():
-        values = [request.broadcast[name] for request in requests]
-        down[name] = value
-        if isinstance(value, Tensor):
-            pairs = zip(values, counts, strict=True)
-            down[name] = torch.cat([rows_of(v, n) for v, n in pairs if isinstance(v, Tensor)])
-        elif any(v != value for v in values):
-            raise FairleadError("these runs broadcast different numbers: train them one by one")
-    clients = Joined(seats, requests, down)
-    returned = lead.program(requests[0].program)(clients, **down)
-    return clients.split(returned, requests)
+# -- the clients of all runs at once --------------------------------------------------------------
 
 
-class _Part:
-    """The clients of one run, of which an answer is made."""
+@dataclass(frozen=True)
+class Part:
+    """One of several runs in an exchange."""
 
-    def __init__(self, clients: Joined, place: int) -> None:
-        self.outbox = clients.outboxes[place]
-        self.gradients = int(clients.counted_by_run[place])
-        self.measured: Sums = clients.measured_by_run[place]
-        after, span = clients.moved_buffers(), clients.spans[place]
-        self.after = None if after is None else rows_of(after, clients.count)[span]
+    session: Session
+    request: Request
 
     @property
-    def held(self) -> dict[str, Tensor]:
-        return self.outbox.held
+    def count(self) -> int:
+        """Its clients."""
+        return len(self.request.clients)
 
-    def bits(self, upload: Upload) -> tuple[int | Tensor, float]:
-        return self.outbox.bits(upload)
+    @property
+    def work(self) -> Work:
+        """What its clients share."""
+        return self.session.work(self.request.round)
 
-    def moved_buffers(self) -> Tensor | None:
-        return self.after
+    @property
+    def keys(self) -> NDArray[np.int64]:
+        """Its clients' numbers for random draws."""
+        return self.session.identities[self.request.clients]
+
+
+class RunsExecutor:
+    """Runs one exchange of several runs as a matrix of all their clients."""
+
+    def execute(self, parts: Sequence[Part], lead: Algorithm[Any, Any]) -> list[Answer]:
+        """The answers to one exchange of each run. lead: the method, with the step sizes of all."""
+        down: dict[str, Any] = {}
+        for name, values in broadcasts(parts).items():
+            pairs = zip(values, parts, strict=True)
+            rows = [rows_of(v, part.count) for v, part in pairs if isinstance(v, Tensor)]
+            down[name] = torch.cat(rows) if rows else values[0]
+        clients, whole = Joined(parts, down), merged(parts)
+        returned = lead.program(whole.program)(clients, **down)
+        answer = Answer(len(clients.rows))
+        weights = RunWeights(torch.cat([part.request.weights for part in parts]), counts(parts))
+        answer.take(clients, returned, np.arange(answer.count), whole, weights)
+        found = split(answer, parts, clients.gradients.tolist())
+        upload = returned[0] if isinstance(returned, tuple) else returned
+        for mine, (part, span) in zip(found, spans(parts), strict=True):
+            mine.measured = clients.measured_in(span)
+            own = upload.map(lambda v, span=span: rows_of(v, answer.count)[span])
+            for measure in part.request.measures:
+                mine.measured = added(
+                    mine.measured, {measure.name: measure.upload(own, part.count)}
+                )
+        return found
+
+
+def counts(parts: Sequence[Part]) -> tuple[int, ...]:
+    """The clients of each run."""
+    return tuple(part.count for part in parts)
+
+
+def spans(parts: Sequence[Part]) -> list[tuple[Part, slice]]:
+    """The runs, with the places of their clients."""
+    ends = np.cumsum(counts(parts)).tolist()
+    return [(part, slice(end - part.count, end)) for part, end in zip(parts, ends, strict=True)]
+
+
+def broadcasts(parts: Sequence[Part]) -> dict[str, list[Any]]:
+    """What each server sends, by name; numbers are the same in all runs."""
+    found = {
+        name: [p.request.broadcast[name] for p in parts] for name in parts[0].request.broadcast
+    }
+    for values in found.values():
+        if not isinstance(values[0], Tensor) and any(v != values[0] for v in values):
+            raise FairleadError("these runs broadcast different numbers: train them one by one")
+    return found
+
+
+def merged(parts: Sequence[Part]) -> Request:
+    """One request for the clients of all runs; measures are taken run by run."""
+    first = parts[0].request
+    rows = np.concatenate([part.request.clients for part in parts])
+    draw = padded([part.request.draw for part in parts])
+    return replace(first, clients=rows, draw_of=lambda ids: draw, measures=())
+
+
+def split(answer: Answer, parts: Sequence[Part], gradients: Sequence[int]) -> list[Answer]:
+    """The answers of each run, from that of all and the gradients that each has taken."""
+    found = []
+    nominal = answer.nominal / max(1, answer.count)
+    for place, (part, span) in enumerate(spans(parts)):
+        ids = part.request.clients
+
+        def mine(rows: Tensor, span: slice = span) -> Tensor:
+            return rows_of(rows, answer.count)[span]
+
+        found.append(replace(
+            answer, count=part.count, sums={n: v[place] for n, v in answer.sums.items()},
+            rows={n: v[span] for n, v in answer.rows.items()},
+            buffers=None if answer.buffers is None else answer.buffers[place],
+            states=[(ids, kept.map(mine)) for _, kept in answer.states],
+            residuals=[(ids, {n: v[span] for n, v in held.items()}) for _, held in answer.residuals],
+            up=answer.up[span], up_later=[(np.arange(part.count), bits[span]) for _, bits in answer.up_later],
+            nominal=nominal * part.count, gradients=gradients[place],
+            measured={},
+        ))  # fmt: skip
+    return found
+
+
+class RunWeights:
+    """The weights of all clients in the mean of their run: `weights @ rows` gives a row per run."""
+
+    def __init__(self, weights: Tensor, counts: Sequence[int]) -> None:
+        self.weights, self.counts = weights, counts
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __matmul__(self, rows: Tensor) -> Tensor:
+        if len(set(self.counts)) == 1:  # sums in full precision, whatever products have
+            return (self.weights[:, None] * rows).unflatten(0, (len(self.counts), -1)).sum(1)
+        pairs = zip(
+            self.weights.split(list(self.counts)), rows.split(list(self.counts)), strict=True
+        )
+        return torch.stack([weights @ own for weights, own in pairs])
+
+
+class _Outbox(Outbox):
+    """What the clients of several runs send."""
+
+    parts: Sequence[Part]
+
+    def residual(self, name: str, like: Tensor) -> Tensor:
+        read = [
+            part.session.residuals.read(name, part.request.clients, like) for part in self.parts
+        ]
+        return torch.cat(read)
 
 
 class Joined(Stacked):
-    """The clients of several runs at once."""
+    """The clients of several runs at once: a seed, step sizes and buffers for each."""
 
-    def __init__(
-        self, seats: Sequence[Seat], requests: Sequence[Request], down: Mapping[str, Any]
-    ) -> None:
-        ends = np.cumsum([len(request.clients) for request in requests])
-        self.spans = [
-            slice(int(e) - len(r.clients), int(e)) for e, r in zip(ends, requests, strict=True)
-        ]
-        self.count = int(ends[-1])
-        sessions = [seat.session for seat in seats]
-        self.works: list[Work] = [s.work(r.round) for s, r in zip(sessions, requests, strict=True)]
-        self.outboxes: list[Outbox] = [
-            s.outbox(r.round, r.exchange, r.clients)
-            for s, r in zip(sessions, requests, strict=True)
-        ]
-        self.sent: list[Upload | None] = [None for _ in seats]
-        self.counted_by_run = np.zeros(len(seats), np.int64)
-        self.measured_by_run: list[Sums] = [{} for _ in seats]
-        rows = np.concatenate([request.clients for request in requests])
-        states = [s.states.read(r.clients) for s, r in zip(sessions, requests, strict=True)]
-        whole = self.outboxes[0]
-        keys = torch.cat([outbox.keys for outbox in self.outboxes])
-        together = Outbox(whole.residuals, whole.seed, whole.round, whole.exchange, rows, keys)
-        draw = _padded([request.draw for request in requests])
+    def __init__(self, parts: Sequence[Part], down: Mapping[str, Any]) -> None:
+        self.parts, first = parts, parts[0]
+        rows = np.concatenate([part.request.clients for part in parts])
+        device = first.session.task.device
+        keys = torch.from_numpy(np.concatenate([part.keys for part in parts]))
+        seeds = torch.from_numpy(seeds_of(parts)).to(device, non_blocking=True)
+        request, residuals = first.request, first.session.residuals
+        keys = keys.to(device, non_blocking=True)
+        outbox = _Outbox(residuals, seeds, request.round, request.exchange, rows, keys)
+        outbox.parts = parts
+        states = [p.session.states.read(p.request.clients) for p in parts]
+        draw = padded([part.request.draw for part in parts])
+        self.measured_by_run: list[Sums] = [{} for _ in parts]
         super().__init__(
-            self.works[0], rows, draw, _joined([s for s in states if s is not None]), together,
-            requests[0].measures, down,
+            replace(first.work, seed=seeds), rows, draw, _joined(states), outbox, request.measures, down
         )  # fmt: skip
-        self.gradients = np.zeros(len(seats), np.int64)
-
-    def split(self, returned: Any, requests: Sequence[Request]) -> list[Answer]:
-        """An answer per run, from what the program returned for all."""
-        upload, kept = returned if isinstance(returned, tuple) else (returned, None)
-        self.counted_by_run = self.gradients
-        answers = []
-        for place, (request, span) in enumerate(zip(requests, self.spans, strict=True)):
-
-            def rows(v: Tensor, span: slice = span) -> Tensor:
-                return rows_of(v, self.count)[span]
-
-            mine = self.sent[place]
-            if mine is None:
-                mine = upload.map(rows) if isinstance(upload, Upload) else upload
-            own = mine if kept is None else (mine, kept.map(rows))
-            answer = Answer(len(request.clients))
-            places = np.arange(len(request.clients))
-            answer.take(_Part(self, place), own, places, request, request.weights)
-            answers.append(answer)
-        return answers
+        self.gradients = np.zeros(len(parts), np.int64)
 
     def starting_buffers(self) -> Tensor:
-        pairs = zip(self.works, self.spans, strict=True)
-        return torch.cat([rows_of(work.buffers, part.stop - part.start) for work, part in pairs])
+        return torch.cat([part.session.buffers.expand(part.count, -1) for part in self.parts])
 
     def rates(self, lr: Rate, count: int) -> NDArray[np.float64]:
-        each = lr.each if isinstance(lr, Rates) else [lr] * len(self.works)
-        rows = [work.rates(rate, count) for work, rate in zip(self.works, each, strict=True)]
-        return np.repeat(np.stack(rows), [part.stop - part.start for part in self.spans], axis=0)
+        return rates_of(self.parts, lr, count)
 
     def counted(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.add.reduceat(samples, [part.start for part in self.spans])
+        return np.add.reduceat(samples, [span.start for _, span in spans(self.parts)])
 
     def drawn_large(self, size: int) -> Draw:
-        pairs = zip(self.works, self.spans, strict=True)
-        return _padded([large_batch(work, self.rows[part], size) for work, part in pairs])
-
-    def step_keys(self, purpose: Purpose, step: int) -> Tensor:
-        pairs = zip(self.works, self.spans, strict=True)
-        return torch.cat([step_keys(work, purpose, self.keys[part], step) for work, part in pairs])
-
-    def gradient_noise(self, step: int, d: int) -> Tensor:
-        pairs = zip(self.works, self.spans, strict=True)
-        return torch.cat([normal(w.seed, w.round, self.keys[part], step, d) for w, part in pairs])
-
-    def noise(self, like: Tensor) -> Tensor:
-        self._noises += 1
-        pairs, d = zip(self.works, self.spans, strict=True), like.shape[-1]
-        drawn = [
-            normal(w.seed, w.round, self.keys[part], self._noises, d, Purpose.METHOD)
-            for w, part in pairs
-        ]
-        return torch.cat(drawn).to(like)
+        return drawn_large(self.parts, size)
 
     def measure(self, y: Any, active: Any) -> None:
         assert self.start is not None
-        start = rows_of(self.start, self.count)
-        for place, part in enumerate(self.spans):
+        count = len(self.rows)
+        start = rows_of(self.start, count)
+        for found, (_, span) in zip(self.measured_by_run, spans(self.parts), strict=True):
             for measure in self.measures:
-                found = measure.point(rows_of(y, self.count)[part], start[part], active[part])
-                mine = self.measured_by_run[place].setdefault(measure.name, {})
-                for name, value in found.items():
-                    mine[name] = mine[name] + value if name in mine else value
+                new = measure.point(rows_of(y, count)[span], start[span], active[span])
+                found.update(added(found, {measure.name: new}))
 
-    def encode(self, upload: U, by: Compressor | None) -> U:
-        if by is None:
-            return upload
-        for place, part in enumerate(self.spans):
-            mine = upload.map(lambda v, part=part: rows_of(v, self.count)[part])
-            self.sent[place] = self.outboxes[place].encode(mine, by)
-        whole: Any = _joined([sent for sent in self.sent if sent is not None])
-        return whole
+    def measured_in(self, span: slice) -> Sums:
+        """What was measured of the clients in these places."""
+        places = [own for _, own in spans(self.parts)]
+        return self.measured_by_run[places.index(span)]
+
+
+def seeds_of(parts: Sequence[Part]) -> NDArray[np.int64]:
+    """The seed of every client's run."""
+    each = np.array([part.session.seed % 2**64 for part in parts], np.uint64).view(np.int64)
+    return np.repeat(each, counts(parts))
+
+
+def rates_of(parts: Sequence[Part], lr: Rate, count: int) -> NDArray[np.float64]:
+    """The step sizes of every client's steps."""
+    each = lr.each if isinstance(lr, Rates) else [lr] * len(parts)
+    rows = [part.work.rates(rate, count) for part, rate in zip(parts, each, strict=True)]
+    return np.repeat(np.stack(rows), counts(parts), axis=0)
+
+
+def drawn_large(parts: Sequence[Part], size: int) -> Draw:
+    """The large batches of all clients."""
+    return padded([large_batch(part.work, part.request.clients, size) for part in parts])
 
 
 def _joined(records: Sequence[Any]) -> Any:
     """The rows of several records in one, or nothing."""
-    if not records:
+    if records[0] is None:
         return None
     flat = [record.tensors() for record in records]
     return records[0].filled({name: torch.cat([f[name] for f in flat]) for name in flat[0]})
 
 
-def _padded(draws: Sequence[Draw]) -> Draw:
+def padded(draws: Sequence[Draw]) -> Draw:
     """The batches of all, in one shape."""
     steps = max(draw.count.shape[1] for draw in draws)
     width = max(draw.index.shape[2] for draw in draws)
@@ -320,5 +377,11 @@ def _padded(draws: Sequence[Draw]) -> Draw:
             if grown
             else draw.index
         )
-        count.append(np.pad(draw.count, ((0, 0), (0, steps - k))))
+        count.append(more_steps(draw.count, steps))
     return Draw(torch.cat(index), np.concatenate(count))
+
+
+def more_steps(count: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
+    """The sizes of clients' batches, with empty ones at the end of so many steps."""
+    more = steps - count.shape[1]
+    return np.pad(count, ((0, 0), (0, more))) if more else count

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead.engine.api import Request, rows_of
+from fairlead.engine.api import Request
 from fairlead.engine.clients import Stacked, StackedStep
 from fairlead.engine.graph_inputs import Inputs
 from fairlead.engine.state.outbox import Outbox
@@ -91,14 +91,15 @@ class TracedClients(Stacked):
         session, request = given.session, given.request
         self.given, self.recorder, self.counts, self.traced = given, recorder, counted, steps
         work = session.work(0)
-        self.work = replace(work, gradients=_Gradients(work.gradients, recorder))
+        oracle = _Gradients(work.gradients, recorder)
+        self.work = replace(work, gradients=oracle, seed=given.seed)
         self.rows, self.owners, self.keys = request.clients, given["ids"], given["keys"]
         self.outbox = _Outbox(
-            session.residuals, session.seed, 0, request.exchange, self.rows, self.keys
+            session.residuals, given.seed, 0, request.exchange, self.rows, self.keys
         )
         self.outbox.given = given
         self.memory, self.index = given.memory, given["index"]
-        self.buffers = rows_of(given["buffers"], len(self.rows))
+        self.buffers = given.buffers
         self._begin(request.measures, given.broadcast)
 
     @property

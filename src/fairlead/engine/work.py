@@ -25,7 +25,8 @@ class Work:
     """What is the same for all clients of a round."""
 
     gradients: Gradients
-    seed: int
+    seed: Any
+    """One number, or one per client where these are the clients of several runs."""
     round: int
     first_step: int
     """Local steps counted over the earlier rounds, for schedules over steps."""
@@ -45,6 +46,8 @@ class Work:
 
     def rates(self, lr: Rate, count: int) -> NDArray[np.float64]:
         """The step sizes of the round's steps."""
+        if isinstance(lr, int | float):
+            return np.full(count, float(lr))
         return np.array([rate_at(lr, self.round, self.first_step + k) for k in range(count)])
 
 

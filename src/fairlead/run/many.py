@@ -15,8 +15,9 @@ from fairlead.core.method import Algorithm, is_own
 from fairlead.data.batches import Draw
 from fairlead.describe import counted, described
 from fairlead.engine.autotune import is_small
+from fairlead.engine.captured_runs import runs_executor
 from fairlead.engine.exchange import cohort_of
-from fairlead.engine.many_runs import Seat, joinable, joined_rounds
+from fairlead.engine.many_runs import RunsExecutor, Seat, joinable, joined_rounds
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
 from fairlead.progress import Progress
@@ -186,7 +187,8 @@ def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
             stack.enter_context(loop.going(stop))
         for loop in loops:
             loop.begin()
-        if not _joined(loops):
+        executor = runs_executor(loops[0].session)
+        if not _joined(loops, executor):
             for place, loop in enumerate(loops):
                 while loop.goes_on():
                     loop.round()
@@ -194,20 +196,20 @@ def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
                     bar.update(done, loop.history.rows[-1])
             return
         while live := [loop for loop in loops if loop.goes_on()]:
-            _round(live)
+            _round(live, executor)
             bar.update(before + sum(c.done for c in loops), live[0].history.rows[-1])
 
 
-def _joined(loops: Sequence[Loop]) -> bool:
+def _joined(loops: Sequence[Loop], executor: RunsExecutor) -> bool:
     """Whether the rounds of runs are executed as one, as they were if they are resumed."""
     keepers = [loop.keeper for loop in loops if loop.keeper is not None]
-    found = len(loops) > 1 and (any(k.together > 1 for k in keepers) or _joinable(loops))
+    found = len(loops) > 1 and (any(k.together > 1 for k in keepers) or _joinable(loops, executor))
     for keeper in keepers:
         keeper.together = len(loops) if found else 1
     return found
 
 
-def _joinable(loops: Sequence[Loop]) -> bool:
+def _joinable(loops: Sequence[Loop], executor: RunsExecutor) -> bool:
     """Whether a custom method gives the same results for joined runs, tried on the first two."""
     if is_own(loops[0].algorithm):
         return True
@@ -215,10 +217,10 @@ def _joinable(loops: Sequence[Loop]) -> bool:
     for loop in loops[:2]:
         ids = loop.plan.sampler.cohort(loop.plan.seed, 0, loop.task.clients)
         seats.append(Seat(loop.state, cohort_of(loop.session, 0, ids), loop.algorithm))
-    return joinable(seats)
+    return joinable(seats, executor)
 
 
-def _round(live: Sequence[Loop]) -> None:
+def _round(live: Sequence[Loop], executor: RunsExecutor) -> None:
     """One round of every unfinished run."""
     begin = time.perf_counter()
     seats: list[tuple[Loop, Seat]] = []
@@ -231,7 +233,7 @@ def _round(live: Sequence[Loop]) -> None:
     for first in (True, False):  # methods may treat the first round differently
         some = [seat for _, seat in seats if seat.cohort.first == first]
         if some:
-            joined_rounds(some)
+            joined_rounds(some, executor)
     for loop, seat in seats:
         assert seat.after is not None
         loop.state = seat.after

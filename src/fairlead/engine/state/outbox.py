@@ -57,7 +57,7 @@ class Outbox:
     def __init__(
         self,
         residuals: Residuals,
-        seed: int,
+        seed: Word,
         round: Word,
         exchange: int,
         ids: NDArray[np.int64],

@@ -123,18 +123,18 @@ def _missing(kept: Kept, bar: Progress) -> list[Case]:
 
 
 def _together(cases: Sequence[Case], work: Work) -> Iterator[list[Case]]:
-    """Cases in groups that share their task and settings, in order. On a GPU each is done by itself."""
+    """Cases in groups that share their task, settings and kind of method, in order."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         shared = [
             described(case.task),
             described(case.settings),
-            case.compute is not None and case.name,
+            case.name if case.compute is not None else type(case.method).__name__,
         ]
         groups.setdefault(json.dumps(shared), []).append(case)
     for group in groups.values():
-        most = TOGETHER if work.form.device == "cpu" else 1
-        size = max(1, min(most, len(group) // work.jobs))
+        cores = work.jobs if work.form.device == "cpu" else 1  # a GPU does many at little more cost
+        size = max(1, min(TOGETHER, len(group) // cores))
         for k in range(0, len(group), size):
             yield group[k : k + size]
 
@@ -184,7 +184,8 @@ class Kept:
         task = self._made(cases[0])
         settings = dict(cases[0].settings)
         plain = {k: v for k, v in settings.items() if k not in ("seed", "workers")}
-        if task.device.type == "cpu" and len(cases) > 1 and pays(task, **plain):
+        whole = task.device.type == "cpu" or not self.recipe.long  # those go on where they were
+        if whole and len(cases) > 1 and pays(task, **plain):
             work = [(case.method, int(case.labels.get("seed", 0))) for case in cases]
             work = [(method, seed) for method, seed in work if method is not None]
             for case, run in zip(

@@ -1,0 +1,97 @@
+"""Many runs at once in captured rounds. Without a GPU a capture is the program run again over its inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conformance import METHODS, ROWS
+from conftest import shared
+from test_many import _agree, _variants
+
+import fairlead as fl
+from fairlead.engine.captured import Take
+from fairlead.engine.captured_runs import CapturedRuns
+from fairlead.gradients import cuda_graph
+
+CAPTURED = fl.Simulate("vmap", capture=True)
+WORK = {"rounds": 5, "cohort": 3, "batch_size": 4, "dropout": 0.25}
+EPOCHS = {**WORK, "epochs": 2}
+RAGGED = {**WORK, "steps": [1, 5, 3, 4, 2], "weighting": "size"}
+EVEN = {"rounds": 6, "batch_size": 4, "steps": 3}
+
+
+@pytest.fixture(autouse=True)
+def replayed(device: str, monkeypatch: pytest.MonkeyPatch) -> list[Take]:
+    """The captures of several runs that were replayed."""
+    found: list[Take] = []
+    monkeypatch.setattr(cuda_graph, "captures", lambda place: place.type == device)
+    if device == "cpu":
+        monkeypatch.setattr(cuda_graph, "record", lambda perform, pool=None: perform() or perform)
+    take = CapturedRuns._take
+
+    def watched(self: CapturedRuns, *given: Any) -> Any:
+        one = take(self, *given)
+        assert isinstance(one, Take), one
+        found.append(one)
+        return one
+
+    monkeypatch.setattr(CapturedRuns, "_take", watched)
+    return found
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_captured_runs_at_once_are_the_uncaptured(
+    name: str, device: str, replayed: list[Take]
+) -> None:
+    task, runs = shared(device), _variants(METHODS[name])[1:5]
+    many = fl.train_many(task, runs, together=True, engine=CAPTURED, **RAGGED)
+    apart = fl.train_many(shared(), runs, together=True, engine="vmap", **RAGGED)
+    for one, other in zip(many, apart, strict=True):
+        _agree(one, other)
+    assert any(take.replays for take in replayed)
+
+
+@pytest.mark.parametrize("name", ["scaffold-qsgd", "fedavg-topk-ef", "fedglomo", "mime-mvr"])
+@pytest.mark.parametrize("settings", [EPOCHS, EVEN], ids=["epochs", "even"])
+def test_captured_runs_at_once_are_the_single_runs(
+    name: str, settings: dict[str, Any], device: str
+) -> None:
+    task, runs = shared(device), _variants(METHODS[name])[2:5]
+    many = fl.train_many(task, runs, together=True, engine=CAPTURED, **settings)
+    for (method, seed), run in zip(runs, many, strict=True):
+        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **settings))
+
+
+def test_many_steps_noise_and_statistics(device: str, replayed: list[Take]) -> None:
+    task = shared(device).replace(noise=0.1)
+    rate = fl.schedules.InverseSqrt(0.02, per="step")
+    runs = [(fl.Scaffold(lr=rate), seed) for seed in (2**63 + 5, 7)]
+    settings = {**WORK, "steps": [1, 45, 33, 50, 2], "rounds": 3}
+    many = fl.train_many(task, runs, together=True, engine=CAPTURED, **settings)
+    for (method, seed), run in zip(runs, many, strict=True):
+        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **settings))
+    assert any("start" in take.replays for take in replayed)
+
+
+def test_few_sizes_are_captured_while_runs_end(device: str, replayed: list[Take]) -> None:
+    task = fl.problems.random_quadratics(clients=4, gradient=10.0).to(device)
+    runs = [(fl.Scaffold(lr=0.01 * k), 0) for k in range(1, 12)]
+    work: dict[str, Any] = {"rounds": 400, "steps": 5, "target": {"distance": 1e-2}}
+    many = fl.train_many(task, runs, together=True, engine=CAPTURED, **work)
+    assert len({run.rounds for run in many}) > 4
+    assert {len(take.inputs.parts) for take in replayed} <= {12, 8, 6, 4, 3, 2, 1}
+    for (method, seed), run in zip(runs, many, strict=True):
+        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **work))
+
+
+def test_drift_is_measured_by_run(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # a round that is measured is not captured
+    monkeypatch.setattr(cuda_graph, "captures", lambda place: place.type == device)
+    if device == "cpu":
+        monkeypatch.setattr(cuda_graph, "record", lambda perform, pool=None: perform() or perform)
+    runs = _variants(METHODS["scaffold"])[2:4]
+    settings = {**EVEN, "drift": True, "eval_every": 2}
+    many = fl.train_many(shared(device), runs, together=True, engine=CAPTURED, **settings)
+    for (method, seed), run in zip(runs, many, strict=True):
+        _agree(run, fl.train(shared(device), method, seed=seed, engine="vmap", **settings))
