@@ -26,7 +26,9 @@ COMMANDS = {
     "busy_rounds": "python -m bench W1 W2 --peers --busy --store busy_rounds",
     "busy_core": "python benchmarks/busy_core.py",
     "gpu_rounds": "python benchmarks/gpu_rounds.py",
+    "gpu_kernels": "python benchmarks/kernels.py",
     "long_rounds": "python benchmarks/long_rounds.py",
+    "many_runs": "python benchmarks/many.py",
     "measures": "python benchmarks/measures.py W2",
     "scaling": "python -m bench --scaling --store scaling",
 }
@@ -121,6 +123,43 @@ def gpu_rounds(entry: Entry) -> str:
     return "\n\n".join(filter(None, [grid(head, rows) if rows else "", "\n".join(runs)]))
 
 
+def gpu_kernels(entry: Entry) -> str:
+    """Where the time of a round goes, by kind of kernel."""
+    found = entry["results"]
+    kinds = ["convolutions", "products", "norms", "pools", "compiled", "copies", "other"]
+    rows = []
+    for row in found["rounds"]:
+        shares = [row["kinds"].get(kind, 0.0) for kind in kinds]
+        least = row["flops"] / found["rates"][row["precision"]]
+        cells = [ms(share) if share else "" for share in shares]
+        rows.append(
+            [
+                f"{row['name']} {row['title']}",
+                ms(row["busy"]),
+                f"{row['kernels']:.0f}",
+                *cells,
+                ms(least),
+            ]
+        )
+    said = (
+        f"Milliseconds of kernels per round. A large product takes {found['rates']['bfloat16'] / 1e12:.0f} TFLOP/s in bfloat16 and "
+        f"{found['rates']['tf32'] / 1e12:.0f} in TF32, a copy {found['bandwidth'] / 1e12:.1f} TB/s; at these rates the last column is "
+        "the least time for the products and convolutions of a round."
+    )  # fmt: skip
+    return said + "\n\n" + grid(["", "all", "kernels", *kinds, "products at full rate"], rows)
+
+
+def many_runs(entry: Entry) -> str:
+    """Several runs at once beside one."""
+    rows = [
+        [f"{row['name']} {row['title']}", row["method"], str(row["runs"]), ms(row["one"]), ms(row["many"]),
+         times(row["many"] / row["one"]), f"{row['difference']:.0e}"]
+        for row in entry["results"]
+    ]  # fmt: skip
+    head = ["", "method", "runs", "one, ms per round", "all at once", "ratio", "largest difference"]
+    return grid(head, rows)
+
+
 def long_rounds(entry: Entry) -> str:
     """The time of a step over the number of steps."""
     rows = [
@@ -165,7 +204,7 @@ def scaling(entry: Entry) -> str:
 
 SECTIONS: dict[str, Callable[[Entry], Any]] = {
     "cpu_rounds": cpu_rounds, "busy_rounds": busy_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
-    "long_rounds": long_rounds, "measures": measures, "scaling": scaling,
+    "gpu_kernels": gpu_kernels, "long_rounds": long_rounds, "many_runs": many_runs, "measures": measures, "scaling": scaling,
 }  # fmt: skip
 
 
