@@ -36,7 +36,7 @@ from fairlead.gradients.deferred import LEAST_DIM
 from fairlead.gradients.form import ANY, Form
 from fairlead.gradients.oracle import Gradients, ways
 from fairlead.gradients.products import onednn_is_faster
-from fairlead.task.task import Task
+from fairlead.task.task import Block, Task
 
 STEPS = 6
 """Local steps that are timed: enough for what a client costs at its start and end."""
@@ -286,8 +286,11 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
         return dataclasses.replace(plain[0], compiled=asked), ""
     if is_small(task, len(p.ids), p.draw):
         plain = plain[:1]
-    key = f"form {key_of(session, p.shape, plain)} {p.precision}"
-    found = remembered(key, lambda: _in_graphs(p, plain))
+    key, example = f"form {key_of(session, p.shape, plain)} {p.precision}", _example(p)
+    for form in plain:
+        with suppress(RuntimeError, ImportError):  # which is found out when it is timed
+            Gradients(task, form).compile_kernels(*example)
+    found = remembered(key, lambda: _in_graphs(p, plain, example))
     made = _to_compile(plain, found)
     best = min(found, key=lambda name: found[name])
     if math.isinf(found[best]):
@@ -311,8 +314,8 @@ def _to_compile(forms: Sequence[Form], seconds: dict[str, float]) -> Form:
     return dataclasses.replace(near[-1], compiled=True)
 
 
-def _in_graphs(p: Problem, forms: Iterable[Form]) -> dict[str, float]:
-    """Seconds of a captured gradient in each form."""
+def _example(p: Problem) -> tuple[Tensor, Block, Tensor | None, Tensor]:
+    """What the first gradient of the cohort is given."""
     task, s = p.session.task, len(p.ids)
     x, buffers = task.start(p.session.seed)
     points, rows = x.expand(s, -1).clone(), buffers.expand(s, -1).clone()
@@ -320,12 +323,17 @@ def _in_graphs(p: Problem, forms: Iterable[Form]) -> dict[str, float]:
     even = bool((p.draw.count[:, 0] == p.draw.index.shape[2]).all())
     block = task.samples(owners, p.draw.index[:, 0].to(task.store))
     weights = None if even else torch.full(block[0].shape[:2], 1 / block[0].shape[1]).to(x)
+    return points, block, weights, rows
+
+
+def _in_graphs(p: Problem, forms: Iterable[Form], example: tuple[Any, ...]) -> dict[str, float]:
+    """Seconds of a captured gradient in each form."""
     found: dict[str, float] = {}
     for form in forms:
         found[str(form)] = math.inf
         with suppress(RuntimeError, ImportError):  # an operator that a form does not know
-            oracle = Gradients(task, form)
-            found[str(form)] = _replayed(lambda o=oracle: o.stacked(points, block, weights, rows))
+            oracle = Gradients(p.session.task, form)
+            found[str(form)] = _replayed(lambda o=oracle: o.stacked(*example))
     return found
 
 

@@ -22,7 +22,7 @@ from fairlead.gradients.draws import Draws
 from fairlead.gradients.form import Form
 from fairlead.gradients.replays import Replays
 from fairlead.gradients.segments import Product, joined, segments
-from fairlead.gradients.stacked import stacked_model, twice
+from fairlead.gradients.stacked import compiled_only, stacked_model, twice
 from fairlead.task.samples import losses_of, output_of
 from fairlead.task.task import Block, Task
 
@@ -185,6 +185,14 @@ class Gradients:
             total = self._summed_loss(leaves, weights, block)
             found = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
         return torch.cat([g.flatten(1) for g in found], 1).to(x.dtype), buffers
+
+    def compile_kernels(
+        self, x: Tensor, block: Block, weights: Tensor | None, buffers: Tensor
+    ) -> None:
+        """Compile the kernels of `stacked` on a GPU, several at a time, without a gradient."""
+        if self._layers is not None:
+            with compiled_only():
+                self._by_layers(x, weights, buffers, *block)
 
     def _summed_loss(
         self, views: Mapping[str, Tensor], weights: Tensor | None, block: Block

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairlead.gradients.stacked.lang import jit, tl
+from fairlead.gradients.stacked.lang import jit, launch, tl
 from fairlead.gradients.stacked.tiles import (
     Tile,
     cdiv,
@@ -157,7 +157,8 @@ def forward(
     pixels = B * oh * ow
     t = tile or conv_tile(pixels, N, C, kh * kw, x.dtype, precision, room_on(x.device))
     grid = (cdiv(pixels, t.m) * cdiv(N, t.n), S)
-    _convolve[grid](
+    launch(
+        _convolve, grid,
         x, w, x if bias is None else bias, y, pixels, H, W, C, oh, ow, N, oh, ow, kh, kw,
         *stride, *padding, False, bias is not None, precision, t.m, t.n, t.k,
         num_warps=t.warps, num_stages=t.stages,
@@ -179,7 +180,8 @@ def input_gradient(
     taps = kh * kw // classes
     t = tile or conv_tile(pixels, C, N, taps, g.dtype, precision, room_on(g.device))
     grid = (cdiv(pixels, t.m) * classes * cdiv(C, t.n), S)
-    _convolve[grid](
+    launch(
+        _convolve, grid,
         g, w, g, y, pixels, oh, ow, N, H, W, C, gh, gw, kh, kw,
         *stride, *padding, True, False, precision, t.m, t.n, t.k,
         num_warps=t.warps, num_stages=t.stages,
@@ -199,7 +201,8 @@ def weight_gradient(
     tiles = cdiv(total, t.step) * cdiv(N, t.n)
     splits, chunk = splits_of(pixels, tiles, t.k)
     out = x.new_empty(S, splits, total, N, dtype=x.dtype if splits == 1 else torch.float32)
-    _gradient_of_weights[(tiles, splits, S)](
+    launch(
+        _gradient_of_weights, (tiles, splits, S),
         x, g, out, pixels, chunk, H, W, C, oh, ow, N, *kernel, *stride, *padding, t.step,
         precision, t.m, t.n, t.k, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip

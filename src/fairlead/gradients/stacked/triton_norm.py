@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairlead.gradients.stacked.lang import jit, tl
+from fairlead.gradients.stacked.lang import jit, launch, tl
 from fairlead.gradients.stacked.tiles import power_of_2
 
 LARGEST = 32768  # values per program
@@ -110,7 +110,8 @@ def forward(
     y = torch.empty_like(x)
     mean = x.new_empty(S, B, groups, dtype=torch.float32)
     rstd = torch.empty_like(mean)
-    _forward[(S * B, C // taken)](
+    launch(
+        _forward, (S * B, C // taken),
         x, x if added is None else added, weight, bias, y, mean, rstd, B, eps,
         pixels, C, groups, taken, block, added is not None, relu,
         num_warps=_warps(block * taken),
@@ -131,7 +132,8 @@ def backward(
     dx, dadded = torch.empty_like(x), torch.empty_like(x) if add else x.new_empty(0)
     dweight = x.new_empty(S, B, C, dtype=torch.float32)
     dbias = torch.empty_like(dweight)
-    _backward[(S * B, C // taken)](
+    launch(
+        _backward, (S * B, C // taken),
         g, x, x if y is None else y, weight, bias, mean, rstd, dx, dadded, dweight, dbias, B,
         pixels, C, groups, taken, block, add, relu,
         num_warps=_warps(block * taken),
