@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.gradients.stacked import stacked_model, tiles, twice
+from fairlead.gradients.stacked import stacked_model, tiles, triton_pool, twice
 from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
 from fairlead.gradients.stacked.norm import group_norm_each
+from fairlead.gradients.stacked.pool import relu_max_pool_each
 from fairlead.task import models
 from fairlead.task.layout import Layout
 
@@ -202,6 +203,10 @@ LAYERS: dict[str, list[nn.Module]] = {
     "pooling": [nn.MaxPool2d(2), nn.Sigmoid()],
     "pooling that drops a row": [nn.MaxPool2d((2, 3))],
     "pooling of windows that overlap": [nn.MaxPool2d(3, 2, 1), nn.GELU()],
+    "signs and pooling": [nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 4, 2)],
+    "pooling and signs": [nn.MaxPool2d((3, 2)), nn.ReLU(), nn.ReLU()],
+    "pooling of norms": [nn.GroupNorm(2, 6), nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(2)],
+    "signs and pooling of windows that overlap": [nn.ReLU(), nn.MaxPool2d(3, 2, 1)],
     "means": [nn.AvgPool2d(2)],
     "means of windows that overlap": [nn.AvgPool2d(3, 2, 1, count_include_pad=False)],
     "a mean of all": [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)],
@@ -249,6 +254,56 @@ def test_the_first_of_equals_takes_the_gradient() -> None:
     assert run is not None
     (g,) = torch.autograd.grad(run({}, image.permute(0, 1, 4, 2, 3)).sum(), image)
     assert g.flatten().tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+POOLS = {
+    "2 × 2": ((6, 4, 8), (2, 2)),
+    "2 × 2 that drops a row and a column": ((5, 7, 6), (2, 2)),
+    "3 × 3 that drops rows": ((8, 6, 3), (3, 3)),
+    "2 × 1": ((5, 4, 20), (2, 1)),
+    "all at once": ((3, 2, 1), (3, 2)),
+    "many channels": ((4, 5, 136), (2, 2)),
+    "many windows": ((36, 36, 16), (2, 2)),
+}
+
+
+def check_pool(
+    name: str, relu: bool, biased: bool, dtype: torch.dtype, device: str, bound: float
+) -> None:
+    """Pooling of values of which many are equal: exactly torch's, but for the order of sums over pixels."""
+    (h, w, c), kernel = POOLS[name]
+    torch.manual_seed(1)
+    x = torch.randn(2, 7, h, w, c).mul(2).round().div(2)
+    x[0, 1, 0, 0], x[1, 0, 1, 0, 0], x[1, 2] = torch.nan, torch.inf, -torch.inf
+    values = [x.to(dtype)] + ([torch.randn(2, c).to(dtype)] if biased else [])
+    g = torch.randn(2, 7, h // kernel[0], w // kernel[1], c).to(dtype)
+
+    def theirs(x: Tensor, bias: Tensor | None = None) -> Tensor:
+        x = x if bias is None else x + bias[:, None, None, None]
+        x = (x.relu() if relu else x).permute(0, 1, 4, 2, 3)
+        return torch.stack([F.max_pool2d(images, kernel) for images in x]).permute(0, 1, 3, 4, 2)
+
+    def ours(x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return relu_max_pool_each(x, kernel, relu, bias)
+
+    found: list[list[Tensor]] = []
+    for place, pool in (("cpu", theirs), (device, ours), (device, ours)):
+        leaves = [v.to(place).requires_grad_() for v in values]
+        y = pool(*leaves)
+        found.append([t.detach().cpu() for t in (y, *torch.autograd.grad(y, leaves, g.to(place)))])
+    for at, (true, mine, again) in enumerate(zip(*found, strict=True)):
+        if at < 2:
+            torch.testing.assert_close(mine, true, rtol=0, atol=0, equal_nan=True)
+        else:
+            assert off(mine, true.double()) < bound
+        assert torch.equal(mine.nan_to_num(), again.nan_to_num())
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling_as_torch(name: str, relu: bool, biased: bool) -> None:
+    check_pool(name, relu, biased, torch.float32, "cpu", 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +408,40 @@ def _both(value: int | tuple[int, int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else value
 
 
+def check_model(setting: tuple[nn.Module, Tensor, Tensor, Tensor], device: str) -> None:
+    """Outputs and gradients in float32."""
+    true = one_by_one(*setting)
+    model, x, inputs, target = setting
+    with exact():
+        cast = (x.float().to(device), inputs.float().to(device), target.to(device))
+        ours, again = (together(model.float().to(device), *cast) for _ in range(2))
+    for a, b, c in zip(ours, again, true, strict=True):
+        assert off(a, c) < 1e-4
+        assert torch.equal(a, b)
+
+
+def check_pooling_model(device: str) -> None:
+    """Convolutions, pooling and ReLU use the kernels, unless gradients are differentiated again."""
+
+    def model() -> nn.Module:
+        first = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        second = [nn.Conv2d(8, 5, 2, bias=False), nn.MaxPool2d((2, 1)), nn.ReLU()]
+        return nn.Sequential(*first, *second, nn.Conv2d(5, 4, 1), nn.MaxPool2d(1, 2))
+
+    setting = case(model, (3, 11, 8))
+    v = torch.randn_like(setting[1])
+    true = products_one_by_one(*setting, v)
+    check_model(setting, device)
+    module, x, inputs, target = setting
+    cast = (x.float().to(device), inputs.float().to(device), target.to(device))
+    with exact():
+        assert off(products(module, *cast, v.float().to(device)), true) < 1e-4
+    recorded = make_fx(lambda *tensors: together(module, *tensors)[1])(*cast)
+    names = [str(node.target) for node in recorded.graph.nodes]
+    assert names.count("fairlead.relu_max_pool_each.default") == 2
+    assert names.count("fairlead.relu_max_pool_each_back.default") == 2
+
+
 PRECISIONS = [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
 NORMS = [((8, 8, 16), 2), ((7, 5, 32), 2), ((16, 16, 64), 1), ((32, 32, 64), 4), ((32,), 4)]
 
@@ -391,15 +480,25 @@ def test_kernels_of_norms(
 @pytest.mark.parametrize("name", MODELS)
 def test_models_on_a_gpu(name: str) -> None:
     make, shape = MODELS[name]
-    setting = case(make, shape, batch=8)
-    true = one_by_one(*setting)
-    model, x, inputs, target = setting
-    with exact():
-        cast = (x.float().cuda(), inputs.float().cuda(), target.cuda())
-        ours, again = (together(model.float().cuda(), *cast) for _ in range(2))
-    for a, b, c in zip(ours, again, true, strict=True):
-        assert off(a, c) < 1e-4
-        assert torch.equal(a, b)
+    check_model(case(make, shape, batch=8), "cuda")
+
+
+@pytest.mark.gpu
+def test_a_pooling_model_on_a_gpu() -> None:
+    check_pooling_model("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "bound"), PRECISIONS)
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("name", POOLS)
+def test_kernels_of_pooling(
+    name: str, relu: bool, biased: bool, dtype: torch.dtype, bound: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(triton_pool, "PROGRAMS", 16)
+    check_pool(name, relu, biased, dtype, "cuda", bound)
 
 
 @pytest.mark.gpu
@@ -425,6 +524,7 @@ def test_kernels_interpreted(tmp_path: Path) -> None:
     lines = [
         "import torch, test_stacked as t",
         "from fairlead.gradients.stacked import triton_conv as kernels",
+        "t.triton_pool.PROGRAMS = 16",
         "for dtype, bound in [(torch.float32, 1e-5), (torch.float16, 1e-2)]:",
         "    for name in list(t.CONVOLUTIONS)[:: 1 if dtype == torch.float32 else 4]:",
         "        t.check_conv(name, dtype, 'cpu', bound)",
@@ -434,6 +534,15 @@ def test_kernels_interpreted(tmp_path: Path) -> None:
         "    for added, relu in [(False, False), (False, True), (True, True), (True, False)]:",
         "        for shape, groups in [((5, 5, 8), 2), ((4, 4, 16), 16), ((4,), 1)]:",
         "            t.check_norm(shape, groups, added, relu, dtype, 'cpu', 4 * bound)",
+        "    for name in list(t.POOLS)[:: 1 if dtype == torch.float32 else 3]:",
+        "        for relu, biased in [(False, False), (True, True)]:",
+        "            t.check_pool(name, relu, biased, dtype, 'cpu', bound)",
+        "t.check_pooling_model('cpu')",
+        "op = torch.ops.fairlead.relu_max_pool_each.default",
+        "x = torch.randn(2, 2, 5, 4, 3, requires_grad=True)",
+        "bias = torch.randn(2, 3, requires_grad=True)",
+        "torch.library.opcheck(op, (x, bias, True, 2, 2))",
+        "torch.library.opcheck(op, (x, None, False, 3, 1))",
         "print('right')",
     ]
     found = subprocess.run(

@@ -2,7 +2,7 @@
 
 `torch.func.vmap` turns S clients' convolutions into one convolution with S groups, which the
 libraries compute slowly. Here a model runs on stacked parameters, with kernels for that case
-(`conv`, `norm`); plain autograd then gives the gradients of all clients at once, as the gradient
+(`conv`, `norm`, `pool`); plain autograd then gives the gradients of all clients at once, as the gradient
 of the sum of their losses.
 """
 

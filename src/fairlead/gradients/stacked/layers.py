@@ -7,8 +7,7 @@ Inside, images are (S, B, H, W, C) and other values (S, B, …); callers see ima
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +15,15 @@ from torch import Tensor, nn
 
 from fairlead.gradients.stacked.conv import conv2d_each
 from fairlead.gradients.stacked.norm import group_norm_each
+from fairlead.gradients.stacked.pool import fuses, max_pool, relu_max_pool_each
 from fairlead.task.model import has_hooks
 from fairlead.task.models import Residual
 
 Weights: TypeAlias = Mapping[str, Tensor]
 Layer: TypeAlias = Callable[[Weights, Tensor], Tensor]
 Name: TypeAlias = Callable[[Tensor | None], str | None]
+Pool: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
+"""Pooling, with ReLU or without, of images to which biases are still to be added."""
 
 
 def stacked_model(model: nn.Module) -> Layer | None:
@@ -61,16 +63,12 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
 
 def _chain(modules: Sequence[nn.Module], name: Name) -> Layer | None:
     layers: list[Layer] = []
-    at = 0
-    while at < len(modules):
-        module = modules[at]
-        cut = type(module) is nn.GroupNorm and type(_get(modules, at + 1)) is nn.ReLU
-        make = partial(_group_norm, relu=True) if cut else LAYERS.get(type(module))
-        layer = None if make is None else make(module, name)
+    while modules:
+        layer, taken = _first(modules, name)
         if layer is None:
             return None
         layers.append(layer)
-        at += 2 if cut else 1
+        modules = modules[taken:]
 
     def run(weights: Weights, x: Tensor) -> Tensor:
         for layer in layers:
@@ -80,8 +78,32 @@ def _chain(modules: Sequence[nn.Module], name: Name) -> Layer | None:
     return run
 
 
-def _get(modules: Sequence[nn.Module], at: int) -> nn.Module | None:
-    return modules[at] if at < len(modules) else None
+def _first(modules: Sequence[nn.Module], name: Name) -> tuple[Layer | None, int]:
+    """The first module, with those after it that are computed along with it, and how many these are."""
+    module, kinds = modules[0], [type(m) for m in modules[:2]]
+    if kinds == [nn.GroupNorm, nn.ReLU]:
+        return _group_norm(cast(nn.GroupNorm, module), name, relu=True), 2
+    if type(module) is nn.Conv2d:
+        pool, taken = _pooled(modules[1:3])
+        return _conv(module, name, pool), 1 + taken
+    pool, taken = _pooled(modules[:2])
+    if pool is not None:
+        return lambda weights, x: pool(x, None), taken
+    make = LAYERS.get(type(module))
+    return None if make is None else make(module, name), 1
+
+
+def _pooled(modules: Sequence[nn.Module]) -> tuple[Pool | None, int]:
+    """Max pooling of windows that do not overlap, with ReLU before or after it, if modules begin so."""
+    kinds = [type(m) for m in modules]
+    if nn.MaxPool2d not in kinds:
+        return None, 0
+    at = kinds.index(nn.MaxPool2d)
+    relu = kinds in ([nn.ReLU, nn.MaxPool2d], [nn.MaxPool2d, nn.ReLU])
+    sides = _sides(cast(nn.MaxPool2d, modules[at]))
+    if (at and not relu) or sides is None or sides[0] != sides[1] or sides[2] != (0, 0):
+        return None, 0
+    return lambda x, bias: relu_max_pool_each(x, sides[0], relu, bias), 2 if relu else 1
 
 
 # -- layers with parameters -------------------------------------------------------------------------
@@ -103,7 +125,7 @@ def _linear(module: nn.Linear, name: Name) -> Layer:
     return run
 
 
-def _conv(module: nn.Conv2d, name: Name) -> Layer | None:
+def _conv(module: nn.Conv2d, name: Name, pool: Pool | None = None) -> Layer | None:
     padding = module.padding
     if isinstance(padding, str):
         odd = all(k % 2 for k in module.kernel_size)
@@ -116,7 +138,12 @@ def _conv(module: nn.Conv2d, name: Name) -> Layer | None:
     assert weight is not None
 
     def run(weights: Weights, x: Tensor) -> Tensor:
-        return conv2d_each(x, weights[weight], weights[bias] if bias else None, stride, edge)
+        w, b = weights[weight], weights[bias] if bias else None
+        if pool is None:
+            return conv2d_each(x, w, b, stride, edge)
+        if fuses(x):  # the gradient of the biases is then a sum over fewer pixels
+            return pool(conv2d_each(x, w, None, stride, edge), b)
+        return pool(conv2d_each(x, w, b, stride, edge), None)
 
     return run
 
@@ -165,31 +192,15 @@ def _flatten(module: nn.Flatten, name: Name) -> Layer | None:
 
 
 def _max_pool(module: nn.MaxPool2d, name: Name) -> Layer | None:
-    sides = [_pair(v) for v in (module.kernel_size, module.stride, module.padding)]
+    sides = _sides(module)
+    return None if sides is None else lambda weights, x: max_pool(x, *sides)
+
+
+def _sides(module: nn.MaxPool2d) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
+    """Kernel, stride and padding; None if the module is not supported."""
     if module.ceil_mode or module.return_indices or _pair(module.dilation) != (1, 1):
         return None
-    return lambda weights, x: max_pool(x, *sides)
-
-
-def max_pool(
-    x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
-) -> Tensor:
-    """The largest of each window of (S, B, H, W, C); the first of equals gets the gradient, as in
-    torch. Whole windows are compared, without atomic additions."""
-    (kh, kw), (ph, pw), (sh, sw) = kernel, padding, stride
-    oh, ow = (x.shape[2] + 2 * ph - kh) // sh + 1, (x.shape[3] + 2 * pw - kw) // sw + 1
-    if kernel == stride and padding == (0, 0):  # windows do not overlap
-        tiles = x[:, :, : oh * kh, : ow * kw].unflatten(3, (ow, kw)).unflatten(2, (oh, kh))
-        parts = [part for row in tiles.unbind(3) for part in row.unbind(4)]
-    else:
-        x = F.pad(x, (0, 0, pw, pw, ph, ph), value=-torch.inf) if ph or pw else x
-        ends = (oh - 1) * sh + 1, (ow - 1) * sw + 1
-        places = [(r, c) for r in range(kh) for c in range(kw)]
-        parts = [x[:, :, r : r + ends[0] : sh, c : c + ends[1] : sw] for r, c in places]
-    best = parts[0]
-    for part in parts[1:]:
-        best = torch.where((part > best) | part.isnan(), part, best)
-    return best.contiguous()
+    return _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
 
 
 def _avg_pool(module: nn.AvgPool2d, name: Name) -> Layer:

@@ -33,6 +33,11 @@ def twice() -> Iterator[None]:
         _TWICE = before
 
 
+def differentiates_twice() -> bool:
+    """Whether within `twice`."""
+    return _TWICE
+
+
 def group_norm_each(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float,
     added: Tensor | None = None, relu: bool = False,
