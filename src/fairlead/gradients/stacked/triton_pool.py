@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairlead.gradients.stacked.lang import jit, tl
+from fairlead.gradients.stacked.lang import jit, launch, tl
 from fairlead.gradients.stacked.tiles import cdiv, power_of_2
 
 WARPS = 4
@@ -22,7 +22,7 @@ BLOCKS = 8  # of pixels per program of the gradient, at most
 
 
 @jit
-def _forward(
+def _pool(
     x, bias, y, index, pixels,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
@@ -55,7 +55,7 @@ def _forward(
 
 
 @jit
-def _backward(
+def _gradient_of_pool(
     g, index, dx, sums, windows,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, BIAS: tl.constexpr,
@@ -108,7 +108,8 @@ def forward(
     y = x.new_empty(S, B, oh, ow, C)
     index = torch.empty_like(y, dtype=torch.uint8)
     pixels, (rows, channels) = B * oh * ow, _block(C, x.dtype)
-    _forward[(cdiv(pixels, rows) * cdiv(C, channels), S)](
+    launch(
+        _pool, (cdiv(pixels, rows) * cdiv(C, channels), S),
         x, x if bias is None else bias, y, index, pixels, H, W, C, oh, ow, *kernel,
         bias is not None, relu, rows, channels, num_warps=WARPS,
     )  # fmt: skip
@@ -127,7 +128,8 @@ def backward(
     programs = cdiv(blocks, steps)
     dx = g.new_empty(S, B, *size, C)
     sums = g.new_empty(S, programs, C, dtype=torch.float32) if biased else g.new_empty(0)
-    _backward[(programs * across, S)](
+    launch(
+        _gradient_of_pool, (programs * across, S),
         g, index, dx, sums, windows, *size, C, oh, ow, *kernel, biased, steps, rows, channels,
         num_warps=WARPS,
     )  # fmt: skip
