@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conformance import METHODS, ROWS
 from conftest import shared
 from test_many import _agree, _variants
@@ -95,3 +97,23 @@ def test_drift_is_measured_by_run(device: str, monkeypatch: pytest.MonkeyPatch) 
     many = fl.train_many(shared(device), runs, together=True, engine=CAPTURED, **settings)
     for (method, seed), run in zip(runs, many, strict=True):
         _agree(run, fl.train(shared(device), method, seed=seed, engine="vmap", **settings))
+
+
+@pytest.mark.parametrize("sizes", [[70, 66], [70, 6]], ids=["widths", "steps"])
+def test_positions_left_by_other_clients_are_not_used(sizes: list[int], device: str) -> None:
+    """They may lie outside of all data."""
+    torch.manual_seed(0)
+    x, y = torch.randn(sum(sizes), 5), torch.randint(3, (sum(sizes),))
+    owners = [np.arange(sizes[0]), np.arange(sizes[0], sum(sizes))]
+    task = fl.Task(
+        torch.nn.Linear(5, 3), "cross_entropy", (x, y), owners, dtype=torch.float64, device=device
+    )
+    even = sizes[1] > 10
+    settings: dict[str, Any] = {"rounds": 6, "cohort": 1}
+    settings |= {"batch_size": 0.5, "steps": 2} if even else {"batch_size": 8, "epochs": 1}
+    runs = [(fl.Scaffold(lr=0.1), seed) for seed in (1, 2, 3)]
+    many = fl.train_many(task, runs, together=True, engine=CAPTURED, **settings)
+    for (method, seed), run in zip(runs, many, strict=True):
+        plain = fl.train(task, method, seed=seed, engine="vmap", **settings)
+        _agree(run, plain)
+        _agree(fl.train(task, method, seed=seed, engine=CAPTURED, **settings), plain)

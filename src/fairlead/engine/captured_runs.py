@@ -125,6 +125,7 @@ class RunsInputs(Inputs):
 
     parts: Sequence[Part] = ()
     _clients: Sequence[Any] = ()
+    _shapes: Sequence[Any] = ()
 
     @property
     def broadcast(self) -> dict[str, Tensor | float]:
@@ -186,6 +187,10 @@ class RunsInputs(Inputs):
         if task.buffer_dim:
             into += self.tensors["buffers"].unbind(0)
             values += [part.session.buffers for part in parts]
+        shapes = [part.request.draw.index.shape for part in parts]
+        if shapes != self._shapes:
+            self._index.zero_()  # what is left of other clients may lie outside of these clients' data
+            self._shapes = shapes
         clients = [part.request.clients for part in parts]
         same = len(clients) == len(self._clients)
         same = same and all(a is b for a, b in zip(clients, self._clients, strict=True))

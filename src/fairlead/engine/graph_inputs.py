@@ -193,6 +193,7 @@ class Inputs:
         if session.buffers.numel():
             coming["buffers"] = session.buffers
         if self._window.shape != draw.index.shape:
+            self._index.zero_()  # what is left of other clients may lie outside of these clients' data
             self._window = self._index[:, :steps, :width]
         into = [*(self.tensors[name] for name in coming), self._window]
         _torch._foreach_copy_(into, [*coming.values(), draw.index], non_blocking=True)
