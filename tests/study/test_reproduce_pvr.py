@@ -51,7 +51,7 @@ def test_table_3_puts_centralised_training_beside_the_methods(quick: bool, tmp_p
     outcome = made_up(recipe("pvr-table3"), Form(quick=quick), ACCURACY)
     alone = [row for row in outcome.rows if row["method"] == "centralised"]
     assert [row["model"] for row in alone] == (["resnet8"] if quick else ["resnet8", "vgg11"])
-    assert [row["paper"] for row in alone] == ([""] if quick else ["81.7", "86.0"])
+    assert [row.get("paper") for row in alone] == ([None] if quick else ["81.7", "86.0"])
     assert len(outcome.claims) == 3 * (2 if quick else 4)
     assert all(claim.verdict == "holds" for claim in outcome.claims)
     assert any("quick form" in note for note in outcome.notes) == quick
@@ -65,6 +65,23 @@ def test_table_3_judges_by_the_numbers() -> None:
     assert [claim.verdict for claim in behind] == ["does not hold", "does not hold", "holds"] * 2
     chance = made_up(made, form, dict.fromkeys(ACCURACY, 0.1)).claims
     assert [claim.verdict for claim in chance] == ["open", "open", "holds"] * 2
+
+
+def test_table_3_takes_the_step_size_that_ends_best() -> None:
+    labels = {
+        "model": "resnet8",
+        "alpha": "one client",
+        "method": "centralised",
+        "momentum": 0.0,
+        "seed": 0,
+    }
+    curve = {"round": [0.0, 1.0], "accuracy": [0.1, 0.3]}
+    found = [
+        Result({**labels, "lr": lr}, str(lr), end={"accuracy": end}, best={"accuracy": 0.9 - end}, curve=curve)
+        for lr, end in ((0.01, 0.3), (0.05, 0.4), (0.1, 0.35))
+    ]  # fmt: skip
+    rows = recipe("pvr-table3").conclude(Form(quick=True), Results(found)).rows
+    assert [(row["step"], row["accuracy, %"]) for row in rows] == [("0.05", "40.0")]
 
 
 @pytest.mark.parametrize("name", ["pvr-table3", "pvr-fig5", "pvr-figC2"])
