@@ -105,6 +105,21 @@ def test_figure_5_judges_the_order_of_the_starts() -> None:
     assert verdicts(dict.fromkeys([*rising, "none"], 0.1)) == ["open", "open"] * 2
 
 
+def test_a_start_that_diverges_is_the_slowest() -> None:
+    made, form = recipe("pvr-fig5"), Form(quick=True)
+    found = [
+        Result(
+            case.labels, case.digest, "diverged" if case.labels["start"] == 20 else "rounds",
+            best={"accuracy": 0.5}, curve={"round": [0.0, 1.0], "accuracy": [0.1, 0.5]},
+        )
+        for case in made.cases(form, Results([])) if case.labels["start"] in (20, "none")
+    ]  # fmt: skip
+    outcome = made.conclude(form, Results(found))
+    assert [row["mean accuracy"] for row in outcome.rows] == ["diverged", "30.0 %"] * 2
+    worst = [claim.verdict for claim in outcome.claims if "worst" in claim.text]
+    assert worst == ["does not hold"] * 2
+
+
 @pytest.mark.usefixtures("images")
 def test_a_narrow_vgg11_has_all_its_layers() -> None:
     whole, quarter = (cifar(model, 0.5, "one", 40) for model in ("vgg11", "vgg11/4"))

@@ -348,7 +348,7 @@ def _spread(values: list[float], unit: float = 1.0) -> str:
 
 
 def _draw(shown: dict[str, dict[tuple[str, float], Tuned]], path: Path) -> None:
-    """Accuracy against rounds, with the step sizes of the table."""
+    """Accuracy against rounds, with the step sizes of the table. A method is named where it is first drawn."""
     from fairlead.figures.style import look, panels
 
     looks: dict[str, dict[str, Any]] = {}
@@ -356,9 +356,10 @@ def _draw(shown: dict[str, dict[tuple[str, float], Tuned]], path: Path) -> None:
         for panel, (where, best) in zip(axes[0], shown.items(), strict=True):
             for (method, momentum), entry in best.items():
                 label = f"{method}{', momentum' if momentum else ''}"
+                new = label not in looks
                 style = looks.setdefault(label, look(len(looks)))
                 curve = entry.results[0].curve
-                panel.plot(curve["round"], curve["accuracy"], label=label, **style)
+                panel.plot(curve["round"], curve["accuracy"], label=label if new else None, **style)
             panel.set_title(where)
             panel.set_xlabel("rounds")
             panel.legend(fontsize=6)
