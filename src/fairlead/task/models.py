@@ -93,32 +93,37 @@ def cifar_cnn(classes: int = 10, norm: Norm = "none", dropout: float = 0.0) -> M
 
 
 def vgg11(
-    classes: int = 10, norm: Norm = "none", dropout: float = 0.0, he: bool | None = None
+    classes: int = 10,
+    norm: Norm = "none",
+    dropout: float = 0.0,
+    he: bool | None = None,
+    width: float = 1.0,
 ) -> Maker:
     """VGG-11 for 32 × 32 images with three fully connected layers (FedPVR's experiments).
 
     dropout: before the first two fully connected layers. he: start from He et al.'s weights and zero biases
     instead of torch's defaults, by which a network without normalization hardly learns for many rounds; by
-    default if there is no normalization.
+    default if there is no normalization. width: the share of the channels and hidden units that is kept.
 
-    >>> count(vgg11()), count(vgg11(100))
-    (9750922, 9797092)
+    >>> count(vgg11()), count(vgg11(100)), count(vgg11(width=0.25))
+    (9750922, 9797092, 611434)
     """
 
     def make() -> nn.Module:
         layers: list[nn.Module] = []
         channels = 3
-        for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
-            if width == 0:
+        for full in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
+            if full == 0:
                 layers.append(nn.MaxPool2d(2))
                 continue
-            layers += [nn.Conv2d(channels, width, 3, padding=1), *_norm(norm, width), nn.ReLU()]
-            channels = width
+            kept = round(full * width)
+            layers += [nn.Conv2d(channels, kept, 3, padding=1), *_norm(norm, kept), nn.ReLU()]
+            channels = kept
         layers.append(nn.Flatten())
         for _ in range(2):
             layers += [nn.Dropout(dropout)] if dropout else []
-            layers += [nn.Linear(512, 512), nn.ReLU()]
-        made = nn.Sequential(*layers, nn.Linear(512, classes))
+            layers += [nn.Linear(channels, channels), nn.ReLU()]
+        made = nn.Sequential(*layers, nn.Linear(channels, classes))
         if he if he is not None else norm == "none":
             _he(made)
         return made
