@@ -257,6 +257,7 @@ def test_what_is_compiled_whole_is_for_one_number_of_steps(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    monkeypatch.setattr(captured, "LITTLE", 10_000)
     engine = fl.Simulate("vmap", capture=True, compile=True)
 
     def table(round: int, client: int) -> list[list[int]]:

@@ -48,6 +48,8 @@ EQUAL = 1.05
 """Up to this ratio two times count as the same."""
 NEAR = 1.1
 """Up to this ratio, what is a little slower before it is compiled may be compiled."""
+FEW = 3
+"""Clients up to which gradients by `vmap` are tried too on a GPU where there are those by layers, which are faster for many."""
 WIDTHS = 8
 """Batch widths that are captured, at most."""
 FEW_CALLS = 256
@@ -287,10 +289,16 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
     if is_small(task, len(p.ids), p.draw):
         plain = plain[:1]
     key, example = f"form {key_of(session, p.shape, plain)} {p.precision}", _example(p)
-    for form in plain:
-        with suppress(RuntimeError, ImportError):  # which is found out when it is timed
-            Gradients(task, form).compile_kernels(*example)
-    found = remembered(key, lambda: _in_graphs(p, plain, example))
+    with suppress(RuntimeError, ImportError):  # which is found out when it is timed
+        Gradients(task, plain[-1]).compile_kernels(*example)
+
+    def measured() -> dict[str, float]:
+        found = _in_graphs(p, plain[-1:], example)
+        if len(p.ids) <= FEW or math.isinf(*found.values()):
+            found |= _in_graphs(p, plain[:-1], example)
+        return found
+
+    found = remembered(key, measured)
     made = _to_compile(plain, found)
     best = min(found, key=lambda name: found[name])
     if math.isinf(found[best]):
@@ -310,7 +318,7 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
 def _to_compile(forms: Sequence[Form], seconds: dict[str, float]) -> Form:
     """What is best as it is is also compiled; of two that are nearly equal the layers of many clients, `forms`' last."""
     least = min(seconds.values())
-    near = [form for form in forms if seconds[str(form)] <= NEAR * least]
+    near = [form for form in forms if seconds.get(str(form), math.inf) <= NEAR * least]
     return dataclasses.replace(near[-1], compiled=True)
 
 

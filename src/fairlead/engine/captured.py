@@ -36,8 +36,9 @@ SHAPES = 16
 """How many shapes of exchanges are kept; a run with more traces the least recent ones again."""
 WHOLE, BLOCK = 24, 16
 """Steps up to which an exchange is one graph, and steps of the blocks of a longer one."""
-LITTLE = 1200
-"""Operators up to which an exchange is compiled as a whole."""
+LITTLE = 200
+"""Operators up to which an exchange is compiled as a whole: the compiler takes some 30 ms for each, and long rounds,
+whose steps are compiled one by one, take no longer per step."""
 UNROLLED = 64
 """Steps up to which a program whose steps differ is captured."""
 
