@@ -30,6 +30,7 @@ COMMANDS = {
     "long_rounds": "python benchmarks/long_rounds.py",
     "many_runs": "python benchmarks/many.py",
     "measures": "python benchmarks/measures.py W2",
+    "start_up": "python benchmarks/start_up.py",
     "scaling": "python -m bench --scaling --store scaling",
 }
 
@@ -170,6 +171,16 @@ def long_rounds(entry: Entry) -> str:
     return grid(["", "steps per round", "per step", "first round done after"], rows)
 
 
+def start_up(entry: Entry) -> str:
+    """Where the start of a run goes."""
+    rows = [
+        [f"{row['name']} {row['title']}", row["compile"], f"{row['wall']:.1f}",
+         ", ".join(f"{place} {seconds:.1f}" for place, seconds in row["places"].items() if seconds >= 0.05)]
+        for row in entry["results"]
+    ]  # fmt: skip
+    return grid(["", "compile", "seconds", "where Python is"], rows)
+
+
 def measures(entry: Entry) -> str:
     """What a measure adds to ten rounds."""
     parts = []
@@ -204,7 +215,8 @@ def scaling(entry: Entry) -> str:
 
 SECTIONS: dict[str, Callable[[Entry], Any]] = {
     "cpu_rounds": cpu_rounds, "busy_rounds": busy_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
-    "gpu_kernels": gpu_kernels, "long_rounds": long_rounds, "many_runs": many_runs, "measures": measures, "scaling": scaling,
+    "gpu_kernels": gpu_kernels, "start_up": start_up, "many_runs": many_runs, "long_rounds": long_rounds,
+    "measures": measures, "scaling": scaling,
 }  # fmt: skip
 
 

@@ -15,7 +15,9 @@ from small_bench import TINY, small_report
 
 import busy_core
 import gpu_rounds
+import many
 import page
+import start_up
 from bench import stored
 from bench.workloads import WORKLOADS
 
@@ -28,7 +30,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder = tmp_path / "benchmarks" / "results"
     for module in (stored, busy_core, gpu_rounds):
         monkeypatch.setattr(module, "RESULTS", folder)
-    for module in (busy_core, gpu_rounds):
+    for module in (busy_core, gpu_rounds, many):
         monkeypatch.setattr(module, "keep", partial(stored.keep, folder=folder))
     return folder
 
@@ -75,6 +77,42 @@ def test_long_rounds(kept: Path) -> None:
     found = {"toy": [{"steps": 3000, "first_round": 2.5, "step": 3.3e-5, "engine": ""}]}
     stored.keep("long_rounds", found, folder=kept)
     assert "| toy | 3,000 | 0.033 ms | 2.5 s |" in page.page(kept)
+
+
+def test_kernels_and_start_up(kept: Path) -> None:
+    row = {
+        "name": "W5", "title": "VGG", "precision": "bfloat16", "flops": 8e12, "busy": 0.033, "kernels": 628.0,
+        "kinds": {"convolutions": 0.021, "compiled": 0.007},
+    }  # fmt: skip
+    rates = {"tf32": 4e14, "bfloat16": 8e14}
+    found = {"rates": rates, "bandwidth": 4e12, "rounds": [row]}
+    stored.keep("gpu_kernels", found, folder=kept)
+    start = {"name": "W1", "title": "softmax", "compile": "true", "wall": 12.34,
+             "places": {"imports": 8.0, "data": 0.01}}  # fmt: skip
+    stored.keep("start_up", [start], folder=kept)
+    text = page.page(kept)
+    assert "| W5 VGG | 33 | 628 | 21 |  |  |  | 7 |  |  | 10 |" in text
+    assert "| W1 softmax | true | 12.3 | imports 8.0 |" in text
+
+
+def test_where_a_start_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = start_up.started("W1", "cpu", "false")
+    assert found["wall"] >= sum(found["places"].values()) > 0
+    assert set(found["places"]) <= {*start_up.PLACES, "other"}
+
+
+def test_several_runs_at_once(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "chosen", lambda *_: [TINY])
+    monkeypatch.setattr(many, "KINDS", {"T": (2, 2, "tf32")})
+    monkeypatch.setattr(many, "WINDOW", {"cpu": {"T": 1}})
+    monkeypatch.setattr(sys, "argv", ["many.py", "T"])
+    many.main()
+    (entry,) = stored.read("many_runs", kept)
+    for row in entry["results"]:
+        assert row["runs"] == 4
+        assert min(row["one"], row["many"]) > 0
+        assert row["difference"] < 1e-5
+    assert "| T tiny, 4 × 3 × 5 | SCAFFOLD | 4 |" in page.page(kept)
 
 
 def test_rounds_of_a_device(
