@@ -69,7 +69,8 @@ class Entry(Tuned):
     def roughness(self) -> float:
         """Standard deviation of the changes of the test error between evaluations, in the second half."""
         halves = [np.diff(curve(r, "error")[len(r.curve["round"]) // 2 :]) for r in self.results]
-        return float(np.mean([np.std(h) for h in halves]))
+        found = [np.std(h) for h in halves if len(h)]  # a run that diverges early has none
+        return float(np.mean(found)) if found else math.nan
 
     def cost(self, error: float, axis: str) -> float:
         """What it took until the mean test error was at most this."""
