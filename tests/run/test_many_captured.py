@@ -87,6 +87,16 @@ def test_few_sizes_are_captured_while_runs_end(device: str, replayed: list[Take]
         _agree(run, fl.train(task, method, seed=seed, engine="vmap", **work))
 
 
+def test_few_sizes_are_captured_where_clients_are_lost(device: str, replayed: list[Take]) -> None:
+    task = fl.problems.synthetic_logistic(clients=40, samples=12).to(device)
+    runs = [(fl.Scaffold(lr=0.1), seed) for seed in range(5)]
+    work: dict[str, Any] = {"rounds": 12, "batch_size": 4, "cohort": 24, "dropout": 0.3}
+    many = fl.train_many(task, runs, together=True, engine=CAPTURED, **work)
+    assert len({take.inputs.parts[0].count for take in replayed}) == len(set(map(id, replayed))) < 6
+    for (method, seed), run in zip(runs, many, strict=True):
+        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **work))
+
+
 def test_drift_is_measured_by_run(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # a round that is measured is not captured
     monkeypatch.setattr(cuda_graph, "captures", lambda place: place.type == device)

@@ -21,7 +21,7 @@ from fairlead.data.batches import Draw
 from fairlead.engine.api import Answer, Request
 from fairlead.engine.captured import CapturedExecutor, Take, Takes, hindrance, key_of, room_of
 from fairlead.engine.first_round import Compared
-from fairlead.engine.graph_inputs import Inputs
+from fairlead.engine.graph_inputs import Inputs, rounded_up
 from fairlead.engine.many_runs import (
     Part,
     Rates,
@@ -73,8 +73,7 @@ class CapturedRuns(RunsExecutor):
             return "it is measured"
         execution = first.session.execution
         room = sum(counts(parts)) if execution is None else execution.room
-        most = max(len(parts), room // max(counts(parts)))
-        seats = [*parts, *[parts[-1]] * (min(most, size_for(len(parts))) - len(parts))]
+        seats = seated(parts, room)
         whole = together(seats)
         why = hindrance(first.session, len(whole.clients), whole.draw)
         if why:
@@ -83,19 +82,44 @@ class CapturedRuns(RunsExecutor):
 
         def make() -> Take:
             inputs = RunsInputs(first.session, whole, *room_of(whole))
-            inputs.fill_all(seats, whole)
+            inputs.fill_all(seats, parts, whole)
             fresh.append(inputs)
             return RunsTake(inputs, lead.program(whole.program), self.like.tuned)
 
-        key = *key_of(first.session, whole), counts(seats), isinstance(_rate(lead), Rates)
+        key = *key_of(first.session, whole), len(seats), isinstance(_rate(lead), Rates)
         take = self.takes.of(key, whole.draw.longest, make)
         if isinstance(take, RunsTake) and not fresh:
-            take.inputs.fill_all(seats, whole)
+            take.inputs.fill_all(seats, parts, whole)
         return take if isinstance(take, str | RunsTake) else "it is not one of several runs"
 
 
 def _rate(lead: Algorithm[Any, Any]) -> Any:
     return lead.rates().get("lr")
+
+
+def seated(parts: Sequence[Part], room: int) -> list[Part]:
+    """The runs with as many clients each, and the last one again in places that are left, so that few sizes are
+    captured: what repeated clients and runs compute is not used. At most `room` clients, if that is possible."""
+    clients = count = max(counts(parts))
+    if len(set(counts(parts))) > 1:
+        clients = min(rounded_up(count), max(count, room // len(parts)))
+    even = [_repeating(part, clients) for part in parts]
+    most = max(len(parts), room // clients)
+    return [*even, *[even[-1]] * (min(most, size_for(len(parts))) - len(parts))]
+
+
+def _repeating(part: Part, count: int) -> Part:
+    """A run with more clients: the last one several times, without weight."""
+    request, more = part.request, count - part.count
+    if not more:
+        return part
+    draw = request.draw
+    index = torch.cat([draw.index, draw.index[-1:].expand(more, -1, -1)])
+    made = Draw(index, np.concatenate([draw.count, np.repeat(draw.count[-1:], more, 0)]))
+    rows = np.concatenate([request.clients, np.repeat(request.clients[-1:], more)])
+    weights = torch.nn.functional.pad(request.weights, (0, more))
+    asked = replace(request, clients=rows, weights=weights, draw_of=lambda ids: made)
+    return Part(part.session, asked)
 
 
 def size_for(runs: int) -> int:
@@ -124,6 +148,8 @@ class RunsInputs(Inputs):
     """The inputs of an exchange of several runs: what servers send has a row per run."""
 
     parts: Sequence[Part] = ()
+    own: Sequence[int] = ()
+    """How many of the clients in each place are of that run, and not repeated."""
     _clients: Sequence[Any] = ()
     _shapes: Sequence[Any] = ()
 
@@ -169,9 +195,10 @@ class RunsInputs(Inputs):
 
     # -- filling ----------------------------------------------------------------------------------
 
-    def fill_all(self, parts: Sequence[Part], whole: Request) -> None:
-        """Fill in what the next replay reads."""
+    def fill_all(self, parts: Sequence[Part], runs: Sequence[Part], whole: Request) -> None:
+        """Fill in what the next replay reads. runs: without what is repeated."""
         self.parts, self.request = parts, whole
+        self.own = [*counts(runs), *[counts(runs)[-1]] * (len(parts) - len(runs))]
         task, sent = self.session.task, broadcasts(parts)
         if not self.tensors:
             self._begin_all()
@@ -229,10 +256,16 @@ class RunsInputs(Inputs):
         self._make_room()
 
     def _read_states(self) -> None:
-        for part, span in spans(self.parts):
-            store = part.session.states.store
-            if store is not None:
-                store.read_into(part.request.clients, {n: v[span] for n, v in self._rows.items()})
+        for (part, span), own in zip(spans(self.parts), self.own, strict=True):
+            store, last = part.session.states.store, span.start + own
+            if store is None:
+                continue
+            ids = part.request.clients
+            ids = ids if own == part.count else ids[:own]
+            store.read_into(ids, {n: v[span.start : last] for n, v in self._rows.items()})
+            if own < part.count:
+                for v in self._rows.values():
+                    v[last : span.stop] = v[last - 1]
 
 
 MOST = 64
@@ -246,6 +279,8 @@ class RunsTake(Take):
 
     def answers(self, parts: Sequence[Part]) -> list[Answer]:
         """The answers to each run's request, with what the newest replay left."""
-        sizes, seats = self.session.task.sizes, self.inputs.parts
-        taken = [self.counted.total(part.request, sizes) for part in seats]
-        return split(self.answer(self.inputs.request), seats, taken)[: len(parts)]
+        sizes, whole = self.session.task.sizes, self.inputs.request
+        taken = [self.counted.total(part.request, sizes) for part in parts]
+        begins = [span.start for _, span in spans(self.inputs.parts)]
+        places = [(p, slice(b, b + p.count)) for p, b in zip(parts, begins, strict=False)]
+        return split(self.answer(whole), places, taken)

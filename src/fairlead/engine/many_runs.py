@@ -195,7 +195,7 @@ class RunsExecutor:
         answer = Answer(len(clients.rows))
         weights = RunWeights(torch.cat([part.request.weights for part in parts]), counts(parts))
         answer.take(clients, returned, np.arange(answer.count), whole, weights)
-        found = split(answer, parts, clients.gradients.tolist())
+        found = split(answer, spans(parts), clients.gradients.tolist())
         upload = returned[0] if isinstance(returned, tuple) else returned
         for mine, (part, span) in zip(found, spans(parts), strict=True):
             mine.measured = clients.measured_in(span)
@@ -237,11 +237,13 @@ def merged(parts: Sequence[Part]) -> Request:
     return replace(first, clients=rows, draw_of=lambda ids: draw, measures=())
 
 
-def split(answer: Answer, parts: Sequence[Part], gradients: Sequence[int]) -> list[Answer]:
-    """The answers of each run, from that of all and the gradients that each has taken."""
+def split(
+    answer: Answer, places: Sequence[tuple[Part, slice]], gradients: Sequence[int]
+) -> list[Answer]:
+    """The answers of each run, from that of all: its clients are in these places, and so many gradients are its own."""
     found = []
     nominal = answer.nominal / max(1, answer.count)
-    for place, (part, span) in enumerate(spans(parts)):
+    for place, (part, span) in enumerate(places):
         ids = part.request.clients
 
         def mine(rows: Tensor, span: slice = span) -> Tensor:
