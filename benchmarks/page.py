@@ -26,6 +26,7 @@ COMMANDS = {
     "busy_rounds": "python -m bench W1 W2 --peers --busy --store busy_rounds",
     "busy_core": "python benchmarks/busy_core.py",
     "gpu_rounds": "python benchmarks/gpu_rounds.py",
+    "five_methods": "python benchmarks/five_methods.py",
     "gpu_kernels": "python benchmarks/kernels.py",
     "long_rounds": "python benchmarks/long_rounds.py",
     "many_runs": "python benchmarks/many.py",
@@ -181,6 +182,18 @@ def start_up(entry: Entry) -> str:
     return grid(["", "compile", "seconds", "where Python is"], rows)
 
 
+def five_methods(entry: Entry) -> str:
+    """Whole runs to an accuracy."""
+    rows = [
+        [row["method"], f"{row['accuracy']:.1%}", str(row["rounds"]), f"{row['first_round']:.1f} s", f"{row['round']:.2f} s",
+         f"{row['wall']:.0f} s"]
+        for row in entry["results"]
+    ]  # fmt: skip
+    head = ["", "accuracy", "rounds", "first round after", "per round", "whole run"]
+    total = sum(row["wall"] for row in entry["results"])
+    return grid(head, rows) + f"\n\nAll together: {total:.0f} s."
+
+
 def measures(entry: Entry) -> str:
     """What a measure adds to ten rounds."""
     parts = []
@@ -216,6 +229,7 @@ def scaling(entry: Entry) -> str:
 SECTIONS: dict[str, Callable[[Entry], Any]] = {
     "cpu_rounds": cpu_rounds, "busy_rounds": busy_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
     "gpu_kernels": gpu_kernels, "start_up": start_up, "many_runs": many_runs, "long_rounds": long_rounds,
+    "five_methods": five_methods,
     "measures": measures, "scaling": scaling,
 }  # fmt: skip
 

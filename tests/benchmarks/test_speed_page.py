@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_bench import TINY, small_report
 
 import busy_core
+import fairlead as fl
+import five_methods
 import gpu_rounds
 import many
 import page
@@ -93,6 +96,23 @@ def test_kernels_and_start_up(kept: Path) -> None:
     text = page.page(kept)
     assert "| W5 VGG | 33 | 628 | 21 |  |  |  | 7 |  |  | 10 |" in text
     assert "| W1 softmax | true | 12.3 | imports 8.0 |" in text
+
+
+def test_whole_runs_to_an_accuracy(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(five_methods, "GOAL", 1.01)  # which is not reached
+    x, y = torch.randn(30, 5), torch.randint(3, (30,))
+    split = [range(10), range(10, 20), range(20, 30)]
+    task = fl.Task(torch.nn.Linear(5, 3), "cross_entropy", (x, y), split, test=(x, y))
+    monkeypatch.setattr(five_methods, "cifar", lambda *_: task)
+    monkeypatch.setattr(five_methods, "methods", lambda: {"FedAvg": fl.FedAvg(lr=0.1)})
+    monkeypatch.setattr(five_methods, "keep", partial(stored.keep, folder=kept))
+    monkeypatch.setattr(sys, "argv", ["five_methods.py", "--device", "cpu", "--rounds", "4"])
+    five_methods.main()
+    (entry,) = stored.read("five_methods", kept)
+    (row,) = entry["results"]
+    assert (row["rounds"], row["stopped"]) == (4, "rounds")
+    assert 0 < row["first_round"] < row["wall"]
+    assert f"| FedAvg | {row['accuracy']:.1%} | {row['rounds']} |" in page.page(kept)
 
 
 def test_where_a_start_goes(monkeypatch: pytest.MonkeyPatch) -> None:
