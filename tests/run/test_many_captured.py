@@ -17,6 +17,7 @@ from fairlead.engine.captured_runs import CapturedRuns
 from fairlead.gradients import cuda_graph
 
 CAPTURED = fl.Simulate("vmap", capture=True)
+PLAIN = fl.Simulate("vmap", capture=False)
 WORK = {"rounds": 5, "cohort": 3, "batch_size": 4, "dropout": 0.25}
 EPOCHS = {**WORK, "epochs": 2}
 RAGGED = {**WORK, "steps": [1, 5, 3, 4, 2], "weighting": "size"}
@@ -48,10 +49,12 @@ def test_captured_runs_at_once_are_the_uncaptured(
 ) -> None:
     task, runs = shared(device), _variants(METHODS[name])[1:5]
     many = fl.train_many(task, runs, together=True, engine=CAPTURED, **RAGGED)
-    apart = fl.train_many(shared(), runs, together=True, engine="vmap", **RAGGED)
+    apart = fl.train_many(shared(), runs, together=True, engine=PLAIN, **RAGGED)
     for one, other in zip(many, apart, strict=True):
         _agree(one, other)
     assert any(take.replays for take in replayed)
+    assert "4 runs at once; exchanges captured as CUDA graphs" in many[0].engine
+    assert apart[0].engine.endswith("4 runs at once")
 
 
 @pytest.mark.parametrize("name", ["scaffold-qsgd", "fedavg-topk-ef", "fedglomo", "mime-mvr"])
@@ -62,7 +65,7 @@ def test_captured_runs_at_once_are_the_single_runs(
     task, runs = shared(device), _variants(METHODS[name])[2:5]
     many = fl.train_many(task, runs, together=True, engine=CAPTURED, **settings)
     for (method, seed), run in zip(runs, many, strict=True):
-        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **settings))
+        _agree(run, fl.train(task, method, seed=seed, engine=PLAIN, **settings))
 
 
 def test_many_steps_noise_and_statistics(device: str, replayed: list[Take]) -> None:
@@ -72,7 +75,7 @@ def test_many_steps_noise_and_statistics(device: str, replayed: list[Take]) -> N
     settings = {**WORK, "steps": [1, 45, 33, 50, 2], "rounds": 3}
     many = fl.train_many(task, runs, together=True, engine=CAPTURED, **settings)
     for (method, seed), run in zip(runs, many, strict=True):
-        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **settings))
+        _agree(run, fl.train(task, method, seed=seed, engine=PLAIN, **settings))
     assert any("start" in take.replays for take in replayed)
 
 
@@ -84,7 +87,7 @@ def test_few_sizes_are_captured_while_runs_end(device: str, replayed: list[Take]
     assert len({run.rounds for run in many}) > 4
     assert {len(take.inputs.parts) for take in replayed} <= {12, 8, 6, 4, 3, 2, 1}
     for (method, seed), run in zip(runs, many, strict=True):
-        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **work))
+        _agree(run, fl.train(task, method, seed=seed, engine=PLAIN, **work))
 
 
 def test_few_sizes_are_captured_where_clients_are_lost(device: str, replayed: list[Take]) -> None:
@@ -94,7 +97,7 @@ def test_few_sizes_are_captured_where_clients_are_lost(device: str, replayed: li
     many = fl.train_many(task, runs, together=True, engine=CAPTURED, **work)
     assert len({take.inputs.parts[0].count for take in replayed}) == len(set(map(id, replayed))) < 6
     for (method, seed), run in zip(runs, many, strict=True):
-        _agree(run, fl.train(task, method, seed=seed, engine="vmap", **work))
+        _agree(run, fl.train(task, method, seed=seed, engine=PLAIN, **work))
 
 
 def test_drift_is_measured_by_run(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +109,7 @@ def test_drift_is_measured_by_run(device: str, monkeypatch: pytest.MonkeyPatch) 
     settings = {**EVEN, "drift": True, "eval_every": 2}
     many = fl.train_many(shared(device), runs, together=True, engine=CAPTURED, **settings)
     for (method, seed), run in zip(runs, many, strict=True):
-        _agree(run, fl.train(shared(device), method, seed=seed, engine="vmap", **settings))
+        _agree(run, fl.train(shared(device), method, seed=seed, engine=PLAIN, **settings))
 
 
 @pytest.mark.parametrize("sizes", [[70, 66], [70, 6]], ids=["widths", "steps"])
@@ -124,6 +127,6 @@ def test_positions_left_by_other_clients_are_not_used(sizes: list[int], device: 
     runs = [(fl.Scaffold(lr=0.1), seed) for seed in (1, 2, 3)]
     many = fl.train_many(task, runs, together=True, engine=CAPTURED, **settings)
     for (method, seed), run in zip(runs, many, strict=True):
-        plain = fl.train(task, method, seed=seed, engine="vmap", **settings)
+        plain = fl.train(task, method, seed=seed, engine=PLAIN, **settings)
         _agree(run, plain)
         _agree(fl.train(task, method, seed=seed, engine=CAPTURED, **settings), plain)

@@ -57,6 +57,10 @@ class CapturedRuns(RunsExecutor):
     def __init__(self, like: CapturedExecutor, plain: RunsExecutor) -> None:
         self.like, self.plain, self.takes = like, plain, Takes()
 
+    @property
+    def remark(self) -> str:
+        return self.takes.remark
+
     def execute(self, parts: Sequence[Part], lead: Algorithm[Any, Any]) -> list[Answer]:
         take = self._take(parts, lead)
         if isinstance(take, str):

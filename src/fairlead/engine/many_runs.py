@@ -183,6 +183,11 @@ class Part:
 class RunsExecutor:
     """Runs one exchange of several runs as a matrix of all their clients."""
 
+    @property
+    def remark(self) -> str:
+        """What to report about how it runs."""
+        return ""
+
     def execute(self, parts: Sequence[Part], lead: Algorithm[Any, Any]) -> list[Answer]:
         """The answers to one exchange of each run. lead: the method, with the step sizes of all."""
         down: dict[str, Any] = {}

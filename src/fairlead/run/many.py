@@ -198,6 +198,9 @@ def _run(loops: Sequence[Loop], stop: Stop, bar: Progress, before: int) -> None:
         while live := [loop for loop in loops if loop.goes_on()]:
             _round(live, executor)
             bar.update(before + sum(c.done for c in loops), live[0].history.rows[-1])
+        said = "; ".join(filter(None, (f"{len(loops)} runs at once", executor.remark)))
+        for loop in loops:
+            loop.session.remark = said
 
 
 def _joined(loops: Sequence[Loop], executor: RunsExecutor) -> bool:
