@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ class Traced(fl.Callback):
     """Profiles some rounds of a run."""
 
     def __init__(self) -> None:
-        self.done, self.wall = 0, 0.0
+        self.done = 0
         self.profiler = profile(activities=[ProfilerActivity.CUDA])
 
     def round(self, view: Any) -> None:
@@ -47,10 +46,8 @@ class Traced(fl.Callback):
         if self.done == BEFORE:
             torch.cuda.synchronize()
             self.profiler.__enter__()
-            self.begun = time.perf_counter()
         if self.done == BEFORE + ROUNDS:
             torch.cuda.synchronize()
-            self.wall = (time.perf_counter() - self.begun) / ROUNDS
             self.profiler.__exit__(None, None, None)
 
 

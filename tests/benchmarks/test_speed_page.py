@@ -115,7 +115,7 @@ def test_whole_runs_to_an_accuracy(kept: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"| FedAvg | {row['accuracy']:.1%} | {row['rounds']} |" in page.page(kept)
 
 
-def test_where_a_start_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_start_goes() -> None:
     found = start_up.started("W1", "cpu", "false")
     assert found["wall"] >= sum(found["places"].values()) > 0
     assert set(found["places"]) <= {*start_up.PLACES, "other"}

@@ -26,9 +26,10 @@ from fairlead.study.reproduce import (
     runner,
     tuned,
 )  # fmt: skip
+from fairlead.study.reproduce.claims import Work
 from fairlead.study.reproduce.page import concluded, stored_form, verdicts, write_page
 from fairlead.study.reproduce.papers import ITEMS
-from fairlead.study.reproduce.runner import CASES, stored
+from fairlead.study.reproduce.runner import CASES, _together, stored
 
 
 class Tiny(Recipe):
@@ -275,3 +276,16 @@ def test_the_cases_of_every_recipe_are_distinct_and_described(name: str, quick: 
     assert recipe.title
     assert recipe.__doc__
     assert recipe.paper in {item.paper for item in ITEMS}
+
+
+def test_short_cases_go_together_on_a_gpu_and_long_ones_one_by_one(tmp_path: Path) -> None:
+    cases = [Case({"lr": lr}, None, fl.FedAvg(lr), {"rounds": 2}) for lr in (0.1, 0.2, 0.3, 0.4)]
+    cases.append(Case({"lr": 0.1}, None, fl.Scaffold(0.1), {"rounds": 2}))
+
+    def sizes(device: str, long: bool) -> list[int]:
+        work = Work("x", Form(device=device), tmp_path, jobs=2)
+        return [len(some) for some in _together(cases, work, long)]
+
+    assert sizes("cpu", False) == sizes("cpu", True) == [2, 2, 1]
+    assert sizes("cuda", False) == [4, 1]
+    assert sizes("cuda", True) == [1, 1, 1, 1, 1]

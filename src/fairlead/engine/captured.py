@@ -12,7 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -37,20 +37,22 @@ SHAPES = 16
 WHOLE, BLOCK = 24, 16
 """Steps up to which an exchange is one graph, and steps of the blocks of a longer one."""
 LITTLE = 200
-"""Operators up to which an exchange is compiled as a whole: the compiler takes some 30 ms for each, and long rounds,
-whose steps are compiled one by one, take no longer per step."""
+"""Operators up to which an exchange is compiled as a whole: the compiler's time grows with them, and long rounds, of which
+one step is compiled, take no longer per step (`benchmarks/long_rounds.py`)."""
 UNROLLED = 64
 """Steps up to which a program whose steps differ is captured."""
 
+T = TypeVar("T", bound="Take")
 
-class Takes:
+
+class Takes(Generic[T]):
     """What is captured of exchanges, by shape. why: why the newest one was not captured."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[Any, Take | str] = OrderedDict()
+        self.known: OrderedDict[Any, T | str] = OrderedDict()
         self.why = ""
 
-    def of(self, key: Any, steps: int, make: Callable[[], Take]) -> Take | str:
+    def of(self, key: Any, steps: int, make: Callable[[], T]) -> T | str:
         """What is captured for a shape, or why nothing is."""
         if key not in self.known:
             try:
@@ -97,7 +99,7 @@ class CapturedExecutor(Executor):
         self, session: Session, plain: Executor, after: int = 1, tuned: bool = False
     ) -> None:
         self.session, self.plain, self.after, self.tuned = session, plain, after, tuned
-        self.takes = Takes()
+        self.takes = Takes[Take]()
         self._recent: dict[Any, tuple[Any, ...]] = {}
 
     def execute(self, request: Request) -> Answer:

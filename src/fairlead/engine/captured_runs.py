@@ -47,25 +47,27 @@ def runs_executor(session: Session) -> RunsExecutor:
     """What executes several runs like this one at once."""
     own = session.executor
     own = own.executor if isinstance(own, Compared) else own
-    plain = RunsExecutor()
-    return CapturedRuns(own, plain) if isinstance(own, CapturedExecutor) else plain
+    return CapturedRuns(own) if isinstance(own, CapturedExecutor) else RunsExecutor()
 
 
 class CapturedRuns(RunsExecutor):
     """Replays captured exchanges of several runs. like: the executor of a single run."""
 
-    def __init__(self, like: CapturedExecutor, plain: RunsExecutor) -> None:
-        self.like, self.plain, self.takes = like, plain, Takes()
+    def __init__(self, like: CapturedExecutor) -> None:
+        self.like, self.takes = like, Takes[RunsTake]()
 
     @property
     def remark(self) -> str:
         return self.takes.remark
 
     def execute(self, parts: Sequence[Part], lead: Algorithm[Any, Any]) -> list[Answer]:
+        first = parts[0].request
+        if first.measures or first.measuring:
+            return super().execute(parts, lead)
         take = self._take(parts, lead)
         if isinstance(take, str):
             self.takes.why = take
-            return self.plain.execute(parts, lead)
+            return super().execute(parts, lead)
         take.play(take.inputs.request.draw.longest, self.like.after)
         self.takes.why = take.why
         return take.answers(parts)
@@ -73,8 +75,6 @@ class CapturedRuns(RunsExecutor):
     def _take(self, parts: Sequence[Part], lead: Algorithm[Any, Any]) -> RunsTake | str:
         """What is captured of exchanges of this shape, its inputs filled; or why nothing is."""
         first = parts[0]
-        if first.request.measures or first.request.measuring:
-            return "it is measured"
         execution = first.session.execution
         room = sum(counts(parts)) if execution is None else execution.room
         seats = seated(parts, room)
@@ -82,19 +82,17 @@ class CapturedRuns(RunsExecutor):
         why = hindrance(first.session, len(whole.clients), whole.draw)
         if why:
             return why
-        fresh: list[RunsInputs] = []
 
-        def make() -> Take:
+        def make() -> RunsTake:
             inputs = RunsInputs(first.session, whole, *room_of(whole))
             inputs.fill_all(seats, parts, whole)
-            fresh.append(inputs)
             return RunsTake(inputs, lead.program(whole.program), self.like.tuned)
 
         key = *key_of(first.session, whole), len(seats), isinstance(_rate(lead), Rates)
         take = self.takes.of(key, whole.draw.longest, make)
-        if isinstance(take, RunsTake) and not fresh:
+        if isinstance(take, RunsTake):
             take.inputs.fill_all(seats, parts, whole)
-        return take if isinstance(take, str | RunsTake) else "it is not one of several runs"
+        return take
 
 
 def _rate(lead: Algorithm[Any, Any]) -> Any:

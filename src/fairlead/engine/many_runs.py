@@ -202,8 +202,9 @@ class RunsExecutor:
         answer.take(clients, returned, np.arange(answer.count), whole, weights)
         found = split(answer, spans(parts), clients.gradients.tolist())
         upload = returned[0] if isinstance(returned, tuple) else returned
-        for mine, (part, span) in zip(found, spans(parts), strict=True):
-            mine.measured = clients.measured_in(span)
+        triples = zip(found, clients.measured_by_run, spans(parts), strict=True)
+        for mine, inside, (part, span) in triples:
+            mine.measured = inside
             own = upload.map(lambda v, span=span: rows_of(v, answer.count)[span])
             for measure in part.request.measures:
                 mine.measured = added(
@@ -338,11 +339,6 @@ class Joined(Stacked):
             for measure in self.measures:
                 new = measure.point(rows_of(y, count)[span], start[span], active[span])
                 found.update(added(found, {measure.name: new}))
-
-    def measured_in(self, span: slice) -> Sums:
-        """What was measured of the clients in these places."""
-        places = [own for _, own in spans(self.parts)]
-        return self.measured_by_run[places.index(span)]
 
 
 def seeds_of(parts: Sequence[Part]) -> NDArray[np.int64]:

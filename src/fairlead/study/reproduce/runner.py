@@ -97,7 +97,7 @@ def do_missing(kept: Kept, bar: Progress) -> None:
     with contextlib.closing(Claims(work.folder)) as claims:
         while missing := _missing(kept, bar):
             busy = None
-            for some in _together(missing, work):
+            for some in _together(missing, work, kept.recipe.long):
                 if work.over():
                     return
                 with claims.of(some) as mine:
@@ -122,8 +122,9 @@ def _missing(kept: Kept, bar: Progress) -> list[Case]:
     return [c for c in cases if c.digest not in kept.found and (only is None or only in c.name)]
 
 
-def _together(cases: Sequence[Case], work: Work) -> Iterator[list[Case]]:
-    """Cases in groups that share their task, settings and kind of method, in order."""
+def _together(cases: Sequence[Case], work: Work, long: bool) -> Iterator[list[Case]]:
+    """Cases in groups that share their task, settings and kind of method, in order. On a GPU, which does many at
+    little more cost, all processes take whole groups, but long cases are done one by one."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         shared = [
@@ -133,8 +134,8 @@ def _together(cases: Sequence[Case], work: Work) -> Iterator[list[Case]]:
         ]
         groups.setdefault(json.dumps(shared), []).append(case)
     for group in groups.values():
-        cores = work.jobs if work.form.device == "cpu" else 1  # a GPU does many at little more cost
-        size = max(1, min(TOGETHER, len(group) // cores))
+        size = len(group) // work.jobs if work.form.device == "cpu" else 1 if long else len(group)
+        size = max(1, min(TOGETHER, size))
         for k in range(0, len(group), size):
             yield group[k : k + size]
 
