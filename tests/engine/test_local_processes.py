@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from typer.testing import CliRunner
 
 import fairlead as fl
 from fairlead.cli import app
-from fairlead.engine import measurements
 from fairlead.engine.processes import local, workers
 from fairlead.engine.processes import local as crew
 from fairlead.engine.processes.local import SLOT, SMALL, LocalProcesses
@@ -259,7 +257,7 @@ def test_a_run_inside_a_worker_and_beside_it_has_one_process() -> None:
             found.append(inner.engine)
 
     fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, callbacks=[Beside()], **WORK)
-    assert found[0].endswith("one process: this process is already one of several")
+    assert set(found) == {"vmap: a small problem"}
 
 
 # -- going on -------------------------------------------------------------------------------------
@@ -284,7 +282,7 @@ def test_going_on_ends_in_the_same_bytes(name: str, tmp_path: Path) -> None:
     one = train(4, out=tmp_path / "b")
     same(train(7, workers=2, resume=one), whole)
     alone = train(7, workers="auto", out=tmp_path / "b", resume="auto")
-    assert "one process, as it was begun" in alone.engine
+    assert "processes" not in alone.engine
     same_bytes(alone, train(7))
 
 
@@ -472,7 +470,7 @@ def test_only_the_main_thread_has_workers() -> None:
     why = "only the main thread of a process can start workers"
     assert found == {
         2: f"workers is 2, but there can be only one process: {why}",
-        "auto": f"vmap: a small problem; one process: {why}",
+        "auto": "vmap: a small problem",
     }  # fmt: skip
 
 
@@ -481,7 +479,7 @@ def test_processes_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(fl.FairleadError, match="already one of several"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, **WORK)
     run = fl.train(uneven(), fl.FedAvg(lr=0.1), workers="auto", **WORK)
-    assert run.engine.endswith("one process: this process is already one of several")
+    assert run.engine == "vmap: a small problem"
 
 
 def test_a_machine_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,7 +489,8 @@ def test_a_machine_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fork", full)
     with pytest.raises(fl.FairleadError, match=r"workers could not be started: .*unavailable"):
         fl.train(uneven(), fl.FedAvg(lr=0.1), workers=2, **WORK)
-    monkeypatch.setattr(workers, "_fastest", lambda measure: workers.Workforce(2, optional=True))
+    several = workers.Workforce(2, optional=True)
+    monkeypatch.setattr(workers, "_by_work", lambda work, before: several)
     run = fl.train(uneven(), fl.FedAvg(lr=0.1), workers="auto", **WORK)
     assert "one process: workers could not be started" in run.engine
 
@@ -533,64 +532,27 @@ def test_workers_that_get_stuck_are_started_again(
     assert len(forks) == 5
 
 
-# -- a number that is measured --------------------------------------------------------------------
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Nothing has been measured yet."""
-    monkeypatch.setenv("FAIRLEAD_CACHE", str(tmp_path))
-    monkeypatch.setattr(measurements, "_KNOWN", {})
-    monkeypatch.setattr(measurements, "_busy", lambda: False)
-    return tmp_path / "fairlead" / "engine.json"
+# -- one per core, where that is enough work ---------------------------------------------------------
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize(("mode", "memory"), [("auto", None), ("loop", fl.Scaffold)])
-def test_the_faster_way_is_measured_once(
-    mode: Any, memory: Any, fresh: Path, forks: list[int]
+def test_auto_depends_on_the_work_and_the_cores_alone(
+    monkeypatch: pytest.MonkeyPatch, forks: list[int]
 ) -> None:
-    method, task = (memory or fl.FedAvg)(lr=0.1), large()
-    one = fl.train(task, method, engine=mode, **LARGE)
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    run = fl.train(task, method, engine=mode, workers="auto", **LARGE)
-    assert torch.equal(torch.get_rng_state(), before)
-    same(run, one)
-    assert "measured for a round: one " in run.engine
-    assert len(forks) == 1
-    known = [entry for entry in json.loads(fresh.read_text()).values() if workers.ONE in entry]
-    assert [sorted(entry) for entry in known] == [[workers.ONE, workers.MANY]]
-    assert all(value > 0 for value in known[0].values())
-    again = fl.train(task, method, engine=mode, workers="auto", **LARGE)
-    assert again.engine.partition("; ")[2] == run.engine.partition("; ")[2]
-    assert len(forks) == 1 + ("2 processes: " in run.engine)
+    def sizes(workers: Any, **more: Any) -> int:
+        run = fl.train(large(), fl.FedAvg(lr=0.1), workers=workers, **{**LARGE, **more})
+        return run.session.group.size
 
-
-@pytest.mark.usefixtures("two_threads", "fresh")
-@pytest.mark.parametrize(("many", "count"), [(0.9, 2), (0.96, 1)])
-def test_a_tie_goes_to_one_process(
-    many: float, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = {workers.ONE: 1.0, workers.MANY: many}
-    monkeypatch.setattr(workers.Measurement, "seconds", lambda self, crew: seconds)
-    for _ in range(2):  # measured, and remembered
-        run = fl.train(large(), fl.FedAvg(lr=0.1), engine="vmap", workers="auto", **LARGE)
-        assert run.session.group.size == count
-        shown = "2 processes" if count == 2 else "one process"
-        figures = f"one 1e+03 ms, 2 {many * 1e3:g} ms"
-        assert run.engine.endswith(f"{shown}: measured for a round: {figures}")
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_auto_does_without_measuring_where_it_can() -> None:
-    small = fl.train(uneven(), fl.FedAvg(lr=0.1), workers="auto", **WORK)
-    assert small.engine.endswith("one process: a small problem")
-    single = fl.train(large(), fl.FedAvg(lr=0.1), workers="auto", **{**LARGE, "cohort": 1})
-    assert single.engine.endswith("one process: a client is all there is")
+    assert sizes("auto") == sizes(None) == 1  # a small problem
+    work = large().dim * LARGE["cohort"] * LARGE["steps"] * LARGE["batch_size"]
+    monkeypatch.setattr(workers, "ENOUGH", work)
+    assert sizes("auto") == sizes(None) == sizes("auto", rounds=1) == 2
+    assert sizes("auto", cohort=3) == 1  # less work
+    assert sizes("auto", cohort=1, steps=100) == 1  # one client is all there is
+    assert sizes("auto", engine="debug") == sizes("auto", engine=fl.Simulate(threads=2)) == 1
     torch.set_num_threads(1)
-    slow = fl.train(large(), fl.FedAvg(lr=0.1), workers="auto", **LARGE)
-    assert slow.engine.endswith("one process: a core is all there is")
+    assert sizes("auto") == 1
+    assert len(forks) == 3
 
 
 # -- comparisons and the command line ---------------------------------------------------------------

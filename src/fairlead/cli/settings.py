@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "task": "digits", "split": "similarity", "split_value": None, "clients": None, "model": "softmax",
     "rounds": 60, "cohort": None, "batch_size": 0.2, "steps": None, "epochs": None, "drop_last": False, "replacement": False, "lr": None,
     "grid": "10,3,1,0.3,0.1", "schedule": None, "weighting": "uniform", "dropout": 0.0, "seed": 0,
-    "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": None, "memories": "auto",
+    "seeds": 3, "target": None, "valid": None, "engine": "auto", "device": "cpu", "workers": "auto", "memories": "auto",
     "precision": "auto", "compile": "auto", "dtype": None,
     "eval_every": 1, "objective": True, "drift": False, "measures": None, "every": None, "average": None, "per_client": False, "personal_steps": 0, "checkpoint_every": None, "track": None,
     "figure": "png", "overwrite": False, "out": None, "timeout": 600.0, "methods": "fedsgd,fedavg,fedprox,scaffold", "method": "scaffold",
@@ -161,7 +161,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "device": (str, "cpu or cuda"),
     "workers": (
         str,
-        "processes that share a round's clients on a CPU: a number, or auto to measure",
+        "processes that share a round's clients on a CPU: a number, or auto for one per core if that pays",
     ),
     "memories": (str, "where client state is stored: auto, device, host or disk"),
     "precision": (str, "of local gradients: auto, float32, tf32 or bfloat16"),
@@ -335,7 +335,7 @@ def steps(text: Any) -> int | Geometric | None:
 def workers(text: Any) -> Workers:
     """The number of processes, or auto."""
     if text is None or text == "auto":
-        return text
+        return "auto"
     if str(text).isdigit() and int(text) > 0:
         return int(text)
     raise FairleadError(f"workers is '{text}': give a number of processes, or auto")

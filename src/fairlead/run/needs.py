@@ -19,7 +19,7 @@ def needs(
     *,
     rounds: int,
     engine: Mode | Simulate = "auto",
-    workers: Any = None,
+    workers: Any = "auto",
     **settings: Any,
 ) -> Needs:
     """The memory that a run with these settings of `train` will need; with several processes, per process.

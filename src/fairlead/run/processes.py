@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fairlead.core.method import Algorithm
 from fairlead.data.batches import Batches
 from fairlead.engine.processes.local import LocalProcesses
-from fairlead.engine.processes.workers import Measurement, Workers, workforce
+from fairlead.engine.processes.workers import AUTO, Workers, workforce
 from fairlead.engine.simulate import Simulate
 from fairlead.errors import FairleadError
 from fairlead.run.checks import check
@@ -35,31 +35,21 @@ def processes_of(
 ) -> Iterator[tuple[LocalProcesses, str]]:
     """The processes of a run, and why that many; workers live as long as the block."""
 
-    def measurement() -> Measurement:
-        settled = algorithm.settled(task.constants)
-        bound = settled.bind(task.layers, task.domain).to(task.device)
-        session = Simulate(setting.mode).open(
-            task, bound, local, task.client_weights(plan.weighting), plan.seed
-        )
-        first = plan.sampler.cohort(plan.seed, 0, task.clients)
-        return Measurement(Simulate(setting.mode), session, first, plan.rounds)
-
     with contextlib.ExitStack() as stack:
         try:
             if workers != 1:
                 check(task, algorithm, plan, local)  # while one process can report errors
             work = np.zeros(0)
             free = type(setting) is Simulate and setting.mode != "debug" and not setting.threads
-            if workers is None and free:
+            if workers in AUTO and free:
                 work = _work(task, plan, local)
-            force = workforce(workers, task.device, measurement, work, before)
+            force = workforce(workers, task.device, work, before)
             processes = stack.enter_context(force.start())
-            why = force.settle(processes)
         except FairleadError as error:
             if isinstance(out, Recorder):
                 out.failed(error)
             raise
-        yield processes, why
+        yield processes, processes.hindered or force.why
 
 
 def _work(task: Task, plan: Plan, local: Batches) -> NDArray[np.float64]:

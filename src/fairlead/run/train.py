@@ -12,7 +12,7 @@ from fairlead.core.method import Algorithm
 from fairlead.data.batches import Batches, BatchTable, Geometric
 from fairlead.data.sampling import Cohorts, Dropouts, as_sampler
 from fairlead.describe import described
-from fairlead.engine.processes.workers import Workers
+from fairlead.engine.processes.workers import AUTO, Workers
 from fairlead.engine.simulate import Mode, Simulate
 from fairlead.errors import FairleadError
 from fairlead.probe import Measure, Probe
@@ -48,7 +48,7 @@ def train(
     dropout: Dropouts = 0.0,
     seed: int = 0,
     engine: Mode | Simulate = "auto",
-    workers: Workers = None,
+    workers: Workers = "auto",
     eval_every: int = 1,
     objective: bool = True,
     drift: bool = False,
@@ -72,8 +72,7 @@ def train(
         every mean of the run.
     dropout: the share of sampled clients that do not answer, or a list of lost clients per round.
     workers: how many processes share the clients of a round, on a CPU, with one thread each: this one
-        and others started for the run. The default is one per core if a round is enough work for them,
-        otherwise one; "auto" measures which of the two is faster.
+        and others started for the run; "auto" is one per core if a round is enough work for them, otherwise one.
     eval_every: rounds between evaluations; objective: whether they compute f on all data;
         drift: whether they measure drift diversity, for the whole model and per layer;
         measures: what else to measure on clients, see `fl.measure`; every: rounds between measures, a multiple of
@@ -107,7 +106,7 @@ def train(
     setting = engine if isinstance(engine, Simulate) else Simulate(engine)
     if type(setting) is Simulate and has_ended(out, checkpoints, resume, rounds):
         workers = 1  # nothing is left to do
-    before = workers_before(out, checkpoints, resume) if workers in (None, "auto") else None
+    before = workers_before(out, checkpoints, resume) if workers in AUTO else None
     with (
         alone(),
         processes_of(workers, setting, task, algorithm, plan, local, before, out) as (group, why),

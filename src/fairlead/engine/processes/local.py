@@ -108,9 +108,10 @@ class LocalProcesses(SharingRanks):
             self._end()
             if not isinstance(error, OSError | FairleadError):
                 raise
-            self.hindered = f"workers could not be started: {error}"
+            why = f"workers could not be started: {error}"
             if not self.optional:
-                raise FairleadError(self.hindered) from error
+                raise FairleadError(why) from error
+            self.hindered = f"one process: {why}"
             self.size = 1
         return self
 
@@ -154,13 +155,6 @@ class LocalProcesses(SharingRanks):
         if self.rank:
             self._leave(error)
         self._end()
-
-    def disband(self) -> None:
-        """End the workers; this process continues alone."""
-        if self.rank:
-            self._leave(None)
-        self._end()
-        self.size = 1
 
     def _become(
         self, rank: int, parent: int, mine: socket.socket, others: Sequence[socket.socket]
