@@ -99,7 +99,7 @@ TRACED = [
 @pytest.mark.parametrize(
     "name", [*TRACED[:4], *(pytest.param(name, marks=pytest.mark.slow) for name in TRACED[4:])]
 )
-def test_rounds_are_compiled_whole(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_compiled(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "LARGE", 12)  # so that gradients stay apart by parameter
     if device == "cpu":  # what is compiled is looked at, not the compiler
         monkeypatch.setattr(torch, "compile", lambda module, **_: module)

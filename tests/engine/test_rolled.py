@@ -251,18 +251,3 @@ def test_rounds_of_different_length_share_what_is_captured(device: str) -> None:
     lengths = {steps.draw(4, k) for k in range(12)}
     assert len(lengths) > 6
     assert np.mean([len(take.replays) for take in _takes(run)]) <= 4
-
-
-def test_what_is_compiled_whole_is_for_one_number_of_steps(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    monkeypatch.setattr(captured, "LITTLE", 10_000)
-    engine = fl.Simulate("vmap", capture=True, compile=True)
-
-    def table(round: int, client: int) -> list[list[int]]:
-        return [[0]] * (3 if round % 2 else 5)
-
-    run = fl.train(shared(device), fl.Scaffold(lr=0.05), engine=engine, rounds=6, batches=table)
-    assert [take.whole is not None for take in _takes(run)] == [True]
-    _close(run, fl.train(shared(), fl.Scaffold(lr=0.05), engine="debug", rounds=6, batches=table))

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from fairlead.data.batches import Draw, Geometric
+from fairlead.data.batches import Draw
 from fairlead.engine.api import Answer, Executor, Request
-from fairlead.engine.compiled_program import CompiledProgram, operators
+from fairlead.engine.compiled_program import CompiledProgram
 from fairlead.engine.exchange import WARM_UP
 from fairlead.engine.executors import unstackable
 from fairlead.engine.graph_inputs import Inputs, padded_size, rounded_up
@@ -30,15 +30,11 @@ from fairlead.engine.session import Session
 from fairlead.engine.traced_clients import Counted, TracedClients
 from fairlead.engine.tracing import BEFORE, Key, Recorder, Untraceable
 from fairlead.gradients import cuda_graph
-from fairlead.gradients.capture import compiled
 
 SHAPES = 16
 """How many shapes of exchanges are kept; a run with more traces the least recent ones again."""
 WHOLE, BLOCK = 24, 16
 """Steps up to which an exchange is one graph, and steps of the blocks of a longer one."""
-LITTLE = 200
-"""Operators up to which an exchange is compiled as a whole: the compiler's time grows with them, and long rounds, of which
-one step is compiled, take no longer per step (`benchmarks/long_rounds.py`)."""
 UNROLLED = 64
 """Steps up to which a program whose steps differ is captured."""
 
@@ -167,10 +163,6 @@ class Take:
         self.played = 0
         self.together: int | None = None
         """The number of steps that are captured as one graph."""
-        self.whole: Callable[..., Any] | None = None
-        """The exchange, compiled as a whole."""
-        varies = isinstance(session.batches.steps, Geometric)
-        self.fixed = request.draw.even and not varies
         self.replays: dict[Any, Callable[[], None]] = {}
         self.left: dict[str, dict[str, Tensor]] = {}
         """The outputs of the exchange as a whole, and of its end."""
@@ -216,12 +208,12 @@ class Take:
         """Run the exchange over its inputs, or replay its captures."""
         self.played += 1
         if self._compiles:
-            self._compile(steps)
+            self._compile()
         if self.why or (self.played <= after and steps <= WHOLE):
             self.perform(steps)
             self.last = "all"
             return
-        if not self.replays and self.whole is None:
+        if not self.replays:
             self.together = steps if steps <= WHOLE else None
         parts = self._parts(steps)
         missing = [name for name, _ in parts if name not in self.replays]
@@ -276,11 +268,7 @@ class Take:
 
     def perform(self, steps: int) -> None:
         """The whole exchange."""
-        if self.whole is not None and steps == self.together:
-            found = self.whole(*self.inputs.tensors.values())
-            self.left["all"] = dict(zip(self.program.outputs, found, strict=True))
-        else:
-            self.left["all"] = self.program.run(self._given, steps)
+        self.left["all"] = self.program.run(self._given, steps)
 
     def _start(self) -> None:
         self.values = self.program.begin(self._given)
@@ -304,24 +292,13 @@ class Take:
     def _end(self) -> None:
         self.left["end"] = self.program.finish(self.values, self.slots)
 
-    def _compile(self, steps: int) -> None:
-        """Compile the exchange: as a whole if that is little, and its steps are always as many; otherwise
-        its parts."""
-        self._compiles, given, program = False, self._given, self.program
+    def _compile(self) -> None:
+        """Compile the parts of the program: one step, what comes before, and what comes after."""
+        self._compiles = False
         self.session.says("compiling the local steps")
-        names = list(self.inputs.tensors)
-
-        def run(*tensors: Tensor) -> list[Tensor]:
-            return list(program.run(dict(zip(given, tensors, strict=True)), steps).values())
-
         try:
-            if self.fixed and steps * operators(program, given) <= LITTLE:
-                self.whole = compiled(run, [self.inputs[name] for name in names], self.tuned)
-                self.together = steps
-            else:
-                self.program = CompiledProgram(program, given, self.tuned)
+            self.program = CompiledProgram(self.program, self._given, self.tuned)
         except Exception as error:  # a compiler has many ways to fail
-            self.whole = None
             lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
             named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
             self.remark = f"not compiled: {(named[-1:] or lines)[0][:200]}"

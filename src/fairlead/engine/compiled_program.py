@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairlead.engine.rolled import Program
 from fairlead.engine.tracing import Key
@@ -69,27 +68,3 @@ class CompiledProgram(Program):
             return super().finish(values, slots)
         found = self._finish(*(t.contiguous() for t in slots), *(values[k] for k in self._left))
         return dict(zip(self.outputs, found, strict=True))
-
-
-def operators(program: Program, values: Mapping[Key, Any]) -> int:
-    """Operators of one step, those of its gradients included."""
-    if not program.loops:
-        return 0
-    known = program.begin(values)
-    slots = program.first_slots(known)
-    program.step(slots, known, 0)  # gradients are captured before they are counted
-    with _Count() as count:
-        program.step(slots, known, 0)
-    return count.total
-
-
-class _Count(TorchDispatchMode):
-    """Counts operators."""
-
-    total = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.total += 1
-        return func(*args, **(kwargs or {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -167,8 +167,7 @@ class Session:
         processes differs sums do anyway, and the way is settled anew."""
         if execution.workers == self.group.size:
             self.execution = execution
-            # where whole rounds are compiled, their gradients are not by themselves
-            self.gradients = Gradients(self.task, replace(execution.form, compiled=False))
+            self.gradients = Gradients(self.task, execution.form)
 
     def program(self, name: str) -> Callable[..., Any]:
         """The client program with this name, of the method or of a measure."""

@@ -57,12 +57,11 @@ def traced(
         cut_into_segments(graph, products)
     if form.onednn and cpu:
         multiply_by_onednn(graph)
-    graph = torch.compile(graph, dynamic=False) if form.compiled else graph.forward
 
     def replay(*full: Tensor | None) -> tuple[Any, Tensor]:
         buffers = full[2]
         assert buffers is not None
-        return graph(*(full[place] for place in given)), buffers
+        return graph.forward(*(full[place] for place in given)), buffers
 
     return replay
 

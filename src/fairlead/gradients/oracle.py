@@ -51,7 +51,7 @@ class Gradients:
     def __init__(self, task: Task, form: Form | None = None) -> None:
         self.task, self.form = task, form or Form()
         self.space = Space(segments([p.size for p in task.layout.parameters]), task.dtype)
-        how = replace(self.form, capture=())
+        how = replace(self.form, capture=(), compiled=False)
         self._captured = _CAPTURED.setdefault(task, {}).setdefault(how, OrderedDict())
         self.used: set[Any] = set()
         self.replays = Replays(task.capturable and not task.draws_masks)
@@ -158,8 +158,6 @@ class Gradients:
         """Gradients of the data loss. x is (d,) or (S, d), the block's tensors are (S, B, …), sample
         weights and buffers are (S, B) and (S, nb); returns (S, d) and the buffers after the pass. keys: of
         the clients, for what the model draws; first: the position of the block's first sample."""
-        if self.form.compiled and x.dim() == 1:  # one program for the first step and the others
-            x = x.expand(len(block[0]), -1).contiguous()
         arguments = (x, weights, buffers, *block)
         run = self._by_layers if self.form.way == "stacked" else self._by_vmap
         with self._drawing(keys, True, first):
