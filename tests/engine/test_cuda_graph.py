@@ -71,6 +71,13 @@ def test_every_method_is_recorded_and_equal(
     assert len(played_again) > 1  # an evaluation, and a round
 
 
+def test_evaluations_of_nothing_are_not_captured(device: str, played_again: list[int]) -> None:
+    task = shared(device).replace(test=None)
+    rows = fl.train(task, METHODS["scaffold"], engine=CAPTURED, objective=False, **PLAIN).history
+    assert "loss" not in rows.rows[-1]
+    assert len(played_again) == 1  # a round
+
+
 @pytest.mark.parametrize(
     "lr",
     [fl.schedules.Exponential(0.2, 0.8), fl.schedules.InverseSqrt(0.2, per="step")],

@@ -18,7 +18,7 @@ class CapturedEvaluation:
 
     def __init__(self, task: Task) -> None:
         self.task, self._replays = task, Replays()
-        self._names: list[str] = []
+        self._names: list[str] | None = None
 
     def __call__(
         self, x: Tensor, buffers: Tensor, weighting: Any, objective: bool
@@ -30,5 +30,7 @@ class CapturedEvaluation:
             self._names = list(found)
             return torch.stack(list(found.values())) if found else x[:0]
 
+        if self._names == []:  # nothing is evaluated
+            return {}
         values = self._replays(f"evaluation {objective}", run, x, buffers)
-        return dict(zip(self._names, values.tolist(), strict=True))
+        return dict(zip(self._names or (), values.tolist(), strict=True))
