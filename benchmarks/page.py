@@ -175,11 +175,11 @@ def long_rounds(entry: Entry) -> str:
 def start_up(entry: Entry) -> str:
     """Where the start of a run goes."""
     rows = [
-        [f"{row['name']} {row['title']}", row["compile"], f"{row['wall']:.1f}",
+        [f"{row['name']} {row['title']}", row["compile"], "from before" if row["caches"] else "empty", f"{row['wall']:.1f}",
          ", ".join(f"{place} {seconds:.1f}" for place, seconds in row["places"].items() if seconds >= 0.05)]
         for row in entry["results"]
     ]  # fmt: skip
-    return grid(["", "compile", "seconds", "where Python is"], rows)
+    return grid(["", "compile", "compilers' caches", "seconds", "where Python is"], rows)
 
 
 def five_methods(entry: Entry) -> str:

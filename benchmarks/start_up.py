@@ -2,16 +2,18 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/start_up.py [W2 W5] [--compile true|false|auto] [--device cuda]
 
-Each workload runs in a new process, as caches and imports of one would help the next. Written to
-benchmarks/results/start_up.json.
+Each workload runs in a new process, as caches and imports of one would help the next: first without compilers' caches,
+then with those of the first time. Written to benchmarks/results/start_up.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -100,21 +102,28 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     for work in chosen(given.workloads, given.device):
-        command = [
-            sys.executable,
-            str(Path(__file__)),
-            work.name,
-            "--one",
-            "--device",
-            given.device,
-        ]
-        done = subprocess.run(
-            [*command, "--compile", given.compile], check=True, capture_output=True, text=True
-        )
-        rows.append(json.loads(done.stdout.splitlines()[-1]))
-        shown = ", ".join(f"{place} {seconds:.1f}" for place, seconds in rows[-1]["places"].items())
-        print(f"{work.name}: {rows[-1]['wall']:.1f} s: {shown}", flush=True)
-        keep("start_up", rows, given.device)
+        with tempfile.TemporaryDirectory() as caches:
+            for known in (False, True):
+                rows.append({"caches": known, **in_new_process(work.name, given, caches)})
+                places = rows[-1]["places"].items()
+                shown = ", ".join(f"{place} {seconds:.1f}" for place, seconds in places)
+                print(f"{work.name}: {rows[-1]['wall']:.1f} s: {shown}", flush=True)
+                keep("start_up", rows, given.device)
+
+
+def in_new_process(name: str, given: argparse.Namespace, caches: str) -> dict[str, Any]:
+    """`started` in a new process, with compilers' caches in this folder."""
+    places = {
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
+        "TRITON_CACHE_DIR": f"{caches}/triton",
+        "FAIRLEAD_CACHE": caches,
+    }
+    command = [sys.executable, str(Path(__file__)), name, "--one", "--device", given.device]
+    done = subprocess.run(
+        [*command, "--compile", given.compile], check=True, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **places},
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

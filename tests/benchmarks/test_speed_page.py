@@ -23,6 +23,7 @@ import page
 import start_up
 from bench import stored
 from bench.workloads import WORKLOADS
+from fairlead.study.reproduce.case import Result
 
 TIME = re.compile(r"\d[\d.,]* ?(ms|µs|s|seconds|hours)\b")
 
@@ -90,29 +91,41 @@ def test_kernels_and_start_up(kept: Path) -> None:
     rates = {"tf32": 4e14, "bfloat16": 8e14}
     found = {"rates": rates, "bandwidth": 4e12, "rounds": [row]}
     stored.keep("gpu_kernels", found, folder=kept)
-    start = {"name": "W1", "title": "softmax", "compile": "true", "wall": 12.34,
+    start = {"name": "W1", "title": "softmax", "compile": "true", "wall": 12.34, "caches": False,
              "places": {"imports": 8.0, "data": 0.01}}  # fmt: skip
     stored.keep("start_up", [start], folder=kept)
     text = page.page(kept)
     assert "| W5 VGG | 33 | 628 | 21 |  |  |  | 7 |  |  | 10 |" in text
-    assert "| W1 softmax | true | 12.3 | imports 8.0 |" in text
+    assert "| W1 softmax | true | empty | 12.3 | imports 8.0 |" in text
 
 
 def test_whole_runs_to_an_accuracy(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(five_methods, "GOAL", 1.01)  # which is not reached
     x, y = torch.randn(30, 5), torch.randint(3, (30,))
     split = [range(10), range(10, 20), range(20, 30)]
-    task = fl.Task(torch.nn.Linear(5, 3), "cross_entropy", (x, y), split, test=(x, y))
-    monkeypatch.setattr(five_methods, "cifar", lambda *_: task)
-    monkeypatch.setattr(five_methods, "methods", lambda: {"FedAvg": fl.FedAvg(lr=0.1)})
+
+    def task(device: str) -> fl.Task:
+        net = torch.nn.Linear(5, 3)
+        return fl.Task(net, "cross_entropy", (x, y), split, test=(x, y), device=device)
+
+    asked = five_methods.cases("cpu")
+    assert [type(case.method).__name__ for case in asked.values()] == [
+        "FedAvg", "FedAvg", "Scaffold", "FedPVR", "FedProx",
+    ]  # fmt: skip
+    case = replace(asked["FedAvg"], task=task, settings={"rounds": 4, "steps": 2})
+    monkeypatch.setattr(five_methods, "cases", lambda device: {"FedAvg": case})
     monkeypatch.setattr(five_methods, "keep", partial(stored.keep, folder=kept))
-    monkeypatch.setattr(sys, "argv", ["five_methods.py", "--device", "cpu", "--rounds", "4"])
-    five_methods.main()
+    file = kept / "cases.jsonl"
+    command = ["five_methods.py", "--device", "cpu", "--results", str(file)]
+    for more in ([], [], ["--rounds", "3"]):  # a finished case is stored once, and a trial is none
+        monkeypatch.setattr(sys, "argv", [*command, *more])
+        five_methods.main()
     (entry,) = stored.read("five_methods", kept)
     (row,) = entry["results"]
-    assert (row["rounds"], row["stopped"]) == (4, "rounds")
+    assert (row["rounds"], row["stopped"]) == (3, "rounds")
     assert 0 < row["first_round"] < row["wall"]
     assert f"| FedAvg | {row['accuracy']:.1%} | {row['rounds']} |" in page.page(kept)
+    (line,) = file.read_text().splitlines()
+    assert Result.read(line).end["round"] == 4
 
 
 def test_where_a_start_goes() -> None:
