@@ -27,12 +27,14 @@ def _variants(method: fl.Algorithm) -> list[tuple[fl.Algorithm, int]]:
 
 def _agree(one: fl.Run, two: fl.Run) -> None:
     for key, value in one.state.tensors().items():
-        torch.testing.assert_close(value, two.state.tensors()[key], rtol=0, atol=1e-10)
+        torch.testing.assert_close(value.cpu(), two.state.tensors()[key].cpu(), rtol=0, atol=1e-10)
     if one.session.states.store is not None:
         kept = two.session.states.store.export()
         for key, value in one.session.states.store.export().items():
             torch.testing.assert_close(value, kept[key], rtol=0, atol=1e-10)
-    torch.testing.assert_close(one.session.buffers, two.session.buffers, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        one.session.buffers.cpu(), two.session.buffers.cpu(), rtol=0, atol=1e-10
+    )
     assert dataclasses.asdict(one.counters) == dataclasses.asdict(two.counters)
     assert list(one.history) == list(two.history)
     for name in one.history:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fairlead.engine.rolled import Program
 from fairlead.engine.tracing import Key
-from fairlead.gradients.capture import compiled
+from fairlead.gradients.capture import captured, compiled
+from fairlead.gradients.copies import Copies
 
 
 class CompiledProgram(Program):
@@ -48,7 +49,12 @@ class CompiledProgram(Program):
         rest = [known[key] for key in self._left]
         inputs = [values[key] for key in self._read]
         self._begin = compiled(begin, inputs, tuned) if self.start else None
-        self._step = compiled(step, [*slots, *given, now], tuned) if self.loops else None
+        self._step, self._copies = None, None
+        if self.loops:
+            loop = captured(step, [*slots, *given, now])
+            self._copies = None if loop is None else Copies(loop, len(slots))
+            more = [] if self._copies is None else self._copies.of(slots)
+            self._step = compiled(loop or step, [*slots, *given, now, *more], tuned)
         self._finish = compiled(finish, [*slots, *rest], tuned) if self.end else None
 
     def begin(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
@@ -57,14 +63,25 @@ class CompiledProgram(Program):
         made = self._begin(*(values[key] for key in self._read))
         return {**values, **dict(zip(self._made, made, strict=True))}
 
+    def first_slots(self, values: Mapping[Key, Any]) -> list[Any]:
+        """Also the copies that are carried."""
+        slots = [t.contiguous() for t in super().first_slots(values)]
+        return slots if self._copies is None else [*slots, *self._copies.of(slots)]
+
     def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor | int) -> list[Any]:
         assert self._step is not None
         if isinstance(now, int):
             now = torch.full((1,), now, device=self._device)
-        return self._step(*(t.contiguous() for t in slots), *(values[k] for k in self._kept), now)
+        own, copies = self._apart(slots)
+        return self._step(*own, *(values[k] for k in self._kept), now, *copies)
+
+    def _apart(self, slots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """What is carried, and the copies of it."""
+        made = [t.contiguous() for t in slots]
+        return made[: len(self.carried)], made[len(self.carried) :]
 
     def finish(self, values: Mapping[Key, Any], slots: Sequence[Any]) -> dict[str, Tensor]:
         if self._finish is None:
-            return super().finish(values, slots)
-        found = self._finish(*(t.contiguous() for t in slots), *(values[k] for k in self._left))
+            return super().finish(values, slots[: len(self.carried)])
+        found = self._finish(*self._apart(slots)[0], *(values[k] for k in self._left))
         return dict(zip(self.outputs, found, strict=True))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -46,10 +46,10 @@ def traced(
         return run(*full)[0]
 
     example = [arguments[place] for place in given]
-    captured = make_fx(gradient)(*example)
-    if any(_draws(node) for node in captured.graph.nodes):
-        return None  # a capture would draw the same again
-    graph: Any = simplified(captured, example)
+    found = captured(gradient, example)
+    if found is None:  # a capture would draw the same again
+        return None
+    graph: Any = simplified(found, example)
     cpu = all(t is not None and t.device.type == "cpu" for t in example)
     if form.kernels and cpu:
         for_a_cpu(graph, form.onednn)
@@ -68,24 +68,30 @@ def traced(
 
 def listed(run: Callable[..., Any], given: tuple[Any, ...]) -> Callable[..., Any]:
     """The operators of a function of tensors of these shapes. RuntimeError if it waits for values or draws."""
-    captured = make_fx(run)(*given)
-    if any(_draws(node) for node in captured.graph.nodes):
+    found = captured(run, list(given))
+    if found is None:
         raise RuntimeError("it draws random numbers")
-    return simplified(captured, list(given)).forward
+    return simplified(found, list(given)).forward
 
 
-def compiled(
-    run: Callable[..., list[Tensor]], example: list[Tensor], tuned: bool = False
-) -> Callable[..., Any]:
-    """A function of tensors, captured and compiled; one that draws random numbers stays as it is. tuned:
+def captured(run: Callable[..., Any], example: Sequence[Tensor | None]) -> GraphModule | None:
+    """The operators of a function of tensors of these shapes; None if it draws random numbers."""
+    found = make_fx(run)(*example)
+    if any(_draws(node) for node in found.graph.nodes):
+        return None
+    found.graph.eliminate_dead_code()
+    return found
+
+
+def compiled(run: Any, example: Sequence[Tensor], tuned: bool = False) -> Callable[..., Any]:
+    """A function of tensors, or its operators, compiled; one that draws random numbers stays as it is. tuned:
     several kernels are tried for every matrix product."""
-    captured = make_fx(run)(*example)
-    if any(_draws(node) for node in captured.graph.nodes):
+    module = run if isinstance(run, GraphModule) else captured(run, example)
+    if module is None:
         return run
-    captured.graph.eliminate_dead_code()
-    kept_apart(captured)
+    kept_apart(module)
     options: Any = {"max_autotune_gemm": True} if tuned else None
-    made = torch.compile(captured, dynamic=False, options=options)
+    made = torch.compile(module, dynamic=False, options=options)
     with warnings.catch_warnings():  # what the compiler finds is for those who write compilers
         warnings.simplefilter("ignore")
         made(*example)
