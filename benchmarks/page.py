@@ -39,6 +39,7 @@ COMMANDS = {
 def page(results: Path = stored.RESULTS) -> str:
     """The whole page."""
     text = TEMPLATE.read_text().replace("{{workloads}}", workloads())
+    text = text.replace("{{goals}}", goals(results))
     for kind, section in SECTIONS.items():
         text = text.replace("{{" + kind + "}}", _section(kind, section, results))
     return text
@@ -75,6 +76,41 @@ def workloads() -> str:
             )  # fmt: skip
         rows.append([w.name, label, f"{w.dim:,}", f"{w.clients} × {w.steps} × {w.batch}", small])
     return grid(["", "model", "parameters", "S × K × B", "on a CPU"], rows)
+
+
+GOALS: dict[str, tuple[float, str]] = {
+    "W1": (0.2e-3, "sixty small kernels, half of their time in products whose weights do not begin at aligned addresses; beside them "
+           "Python draws, asks and commits"),
+    "W2": (1.0e-3, "weight gradients are products over 32 samples for each of 25 clients, far below the rate of large ones, and updates "
+           "of the points are bound by memory"),
+    "W4": (11e-3, "convolutions of 3 to 64 channels, which fill matrix units badly, then GroupNorm, which is bound by memory"),
+    "W5": (30e-3, "convolutions, at two thirds of the rate of large products"),
+    "W6": (5e-3, "updates of the points and their bfloat16 copies are bound by memory"),
+    "W6run": (12.0, "its rounds, then the start"),
+}  # fmt: skip
+"""Seconds that were wanted of a round on an H200, or of a whole run, and where the time goes."""
+
+
+def goals(results: Path) -> str:
+    """What was wanted beside what was measured last, and the kernels alone."""
+    rounds = {row["name"]: row for e in stored.read("gpu_rounds", results) for row in e["results"]}
+    kernels = {row["name"]: row["busy"] for e in stored.read("gpu_kernels", results) for row in e["results"]["rounds"]}  # fmt: skip
+    rows = []
+    for name, (wanted, why) in GOALS.items():
+        if name in rounds:
+            found = rounds[name].get("round") or rounds[name]["wall"]
+            shown = (lambda s: f"{s:.3g} s") if name == "W6run" else (lambda s: f"{ms(s)} ms")
+            busy = f"{ms(kernels[name])} ms" if name in kernels else ""
+            rows.append([name, shown(wanted), shown(found), times(found / wanted), busy, why])
+    head = [
+        "",
+        "wanted",
+        "measured",
+        "measured over wanted",
+        "kernels alone",
+        "where the time goes",
+    ]
+    return grid(head, rows) if rows else "Nothing has been measured."
 
 
 def cpu_rounds(entry: Entry) -> str:

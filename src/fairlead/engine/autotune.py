@@ -54,7 +54,7 @@ WIDTHS = 8
 """Batch widths that are captured, at most."""
 FEW_CALLS = 256
 """Gradients from which capturing pays for small problems; for others it always does."""
-COMPILING, PER_LAYER, SHARE = 5.0, 0.5, 0.1
+COMPILING, PER_LAYER, SHARE = 5.0, 0.2, 0.1
 """Seconds that `torch.compile` takes, more of them per layer, and the share of the run that they may take."""
 
 
