@@ -25,7 +25,7 @@ def keep(name: str, results: Any, device: str = "cpu", folder: Path = RESULTS) -
     script = Path(sys.argv[0])
     program = script.parent.name if script.name == "__main__.py" else f"benchmarks/{script.name}"
     entry = {
-        "command": shlex.join([program, *_without_out(sys.argv[1:])]),
+        "command": shlex.join([program, *_without_places(sys.argv[1:])]),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {"device": device, "name": name_of(device), "load": load()},
         "versions": {
@@ -41,10 +41,14 @@ def keep(name: str, results: Any, device: str = "cpu", folder: Path = RESULTS) -
     return path
 
 
-def _without_out(words: list[str]) -> list[str]:
-    """A command without the folder that its other files went to."""
-    at = words.index("--out") if "--out" in words else len(words)
-    return words[:at] + words[at + 2 :]
+def _without_places(words: list[str]) -> list[str]:
+    """A command without the places that its other files went to."""
+    kept = list(words)
+    for flag in ("--out", "--results"):
+        if flag in kept:
+            at = kept.index(flag)
+            del kept[at : at + 2]
+    return kept
 
 
 def read(kind: str, folder: Path = RESULTS) -> list[Entry]:
