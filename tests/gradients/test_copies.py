@@ -111,3 +111,19 @@ def test_runs_with_carried_copies_are_the_same(
     assert max(counts) > 0
     assert "not compiled" not in runs[0].engine
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=0, atol=0)
+
+
+def test_several_runs_with_carried_copies_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    monkeypatch.setattr(cuda_graph, "captures", lambda place: True)
+    monkeypatch.setattr(cuda_graph, "record", lambda perform, pool=None: perform() or perform)
+    task = shared("cpu", torch.float32)
+    pairs = [(fl.Scaffold(lr=0.1), 0), (fl.Scaffold(lr=0.05), 1), (fl.Scaffold(lr=0.02), 2)]
+    work: dict[str, Any] = {"rounds": 4, "batch_size": 4, "steps": 5, "together": True}
+    with_copies, without = (
+        fl.train_many(task, pairs, engine=fl.Simulate("vmap", capture=True, precision="bfloat16", compile=way), **work)
+        for way in (True, False)
+    )  # fmt: skip
+    for one, two in zip(with_copies, without, strict=True):
+        assert "not compiled" not in one.engine
+        torch.testing.assert_close(one.x, two.x, rtol=0, atol=0)
