@@ -20,7 +20,7 @@ from bench.stored import keep
 from fairlead.run.train import Run, train
 from fairlead.study.reproduce.case import Case, Form, Result, Results
 from fairlead.study.reproduce.experiments.pvr_tables import STEPS, PvrTable2
-from fairlead.study.reproduce.runner import stored
+from fairlead.study.reproduce.runner import append, stored
 
 MODEL, ALPHA = "vgg11", 0.5
 CHOSEN = {  # label and momentum; with momentum a tenth of the step size, which moves as far
@@ -63,8 +63,7 @@ def keep_case(case: Case, run: Run, file: Path) -> None:
     kept = PvrTable2()
     result = Result.of(case, run, kept.targets, kept.columns)
     if result.digest not in stored(file):
-        with file.open("a") as out:
-            out.write(result.line() + "\n")
+        append(file, result)
 
 
 def main() -> None:
@@ -82,6 +81,8 @@ def main() -> None:
         settings = {**case.settings, **({"rounds": given.rounds} if given.rounds else {})}
         begin = time.perf_counter()
         run = train(task, case.method, seed=0, progress=False, **settings)
+        if run.stopped == "interrupted":
+            raise KeyboardInterrupt
         rows.append({"method": name, **reached(run, time.perf_counter() - begin)})
         row = rows[-1]
         print(f"{name}: {row['accuracy']:.1%} after {row['rounds']} rounds, {row['wall']:.0f} s; first round after "

@@ -93,7 +93,8 @@ GOALS: dict[str, tuple[float, str]] = {
 
 def goals(results: Path) -> str:
     """What was wanted beside what was measured last, and the kernels alone."""
-    rounds = {row["name"]: row for e in stored.read("gpu_rounds", results) for row in e["results"]}
+    entries = sorted(stored.read("gpu_rounds", results), key=lambda entry: entry["date"])
+    rounds = {row["name"]: row for entry in entries for row in entry["results"]}
     kernels = {row["name"]: row["busy"] for e in stored.read("gpu_kernels", results) for row in e["results"]["rounds"]}  # fmt: skip
     rows = []
     for name, (wanted, why) in GOALS.items():

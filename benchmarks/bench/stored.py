@@ -43,11 +43,13 @@ def keep(name: str, results: Any, device: str = "cpu", folder: Path = RESULTS) -
 
 def _without_places(words: list[str]) -> list[str]:
     """A command without the places that its other files went to."""
-    kept = list(words)
-    for flag in ("--out", "--results"):
-        if flag in kept:
-            at = kept.index(flag)
-            del kept[at : at + 2]
+    flags, kept = ("--out", "--results"), []
+    places = iter(words)
+    for word in places:
+        if word in flags:
+            next(places, None)
+        elif not word.startswith(tuple(f"{flag}=" for flag in flags)):
+            kept.append(word)
     return kept
 
 

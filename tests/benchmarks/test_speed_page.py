@@ -154,6 +154,14 @@ def test_whole_runs_to_an_accuracy(kept: Path, monkeypatch: pytest.MonkeyPatch) 
     assert Result.read(line).end["round"] == 4
 
 
+def test_stored_commands_name_no_places(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["W1", "--out", "/some/where", "--results=/else/where", "--results", "here", "--busy"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks/many.py", *words])
+    stored.keep("many_runs", [], folder=kept)
+    (entry,) = stored.read("many_runs", kept)
+    assert entry["command"] == "benchmarks/many.py W1 --busy"
+
+
 def test_where_a_start_goes() -> None:
     found = start_up.started("W1", "cpu", "false")
     assert found["wall"] >= sum(found["places"].values()) > 0

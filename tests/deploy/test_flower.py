@@ -21,9 +21,7 @@ from fairlead.deploy.client_folder import ClientFolder
 from fairlead.run.callbacks import named
 from fairlead.run.saved import listed, read
 
-flower = pytest.importorskip(
-    "flwr.app", reason='Flower is not installed: pip install "fairlead[deploy]"'
-)
+flower = pytest.importorskip("flwr.app", reason="Flower is not installed: pip install flwr")
 pytestmark = pytest.mark.slow  # `make test-deploy` runs them
 METHODS = {
     "SCAFFOLD": "fl.Scaffold(lr=0.2)",

@@ -236,6 +236,14 @@ class _Counting(fl.Algorithm[State, Memory]):
         return _Pair(y=y - x, count=torch.as_tensor(count).to(x).reshape(*y.shape[:-1], 1))
 
 
+@pytest.mark.parametrize("steps", [25, 27, 32, 41])
+def test_points_of_several_steps_ago_are_carried_over_single_steps(steps: int, device: str) -> None:
+    settings = {**LONG, "steps": steps}
+    run = fl.train(shared(device), _TwoBack(lr=0.05), engine=CAPTURED, **settings)
+    assert any(1 in take.replays or captured.BLOCK in take.replays for take in _takes(run))
+    _close(run, fl.train(shared(), _TwoBack(lr=0.05), engine="debug", **settings))
+
+
 def test_a_first_step_of_its_own_comes_before_the_loop(device: str) -> None:
     settings = {**LONG, "steps": 30}
     run = fl.train(shared(device), _Counting(), engine=CAPTURED, **settings)

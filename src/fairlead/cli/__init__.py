@@ -3,7 +3,7 @@
 import sys
 from typing import Any, NoReturn
 
-NEEDED = 'error: the command line needs typer and rich: pip install "fairlead[all]"'
+NEEDED = "error: the command line needs typer and rich: pip install typer rich"
 
 
 def _missing() -> NoReturn:

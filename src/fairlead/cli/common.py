@@ -20,8 +20,9 @@ from fairlead.version import __version__
 TRAIN, RESULTS, ABOUT = "Train", "Results", "Names, data and this installation"
 """The panels of `fairlead --help`."""
 
-OPTIONAL = ("matplotlib", "sklearn", "pooch", "pyarrow", "optuna", "tensorboard")
-"""What `fairlead[all]` brings."""
+OPTIONAL = {name: name for name in ("matplotlib", "pooch", "pyarrow", "optuna", "tensorboard")}
+OPTIONAL["sklearn"] = "scikit-learn"
+"""The packages of optional modules: what the extra `all` installs."""
 
 COLUMNS = ("folder", "method", "lr", "task", "seed", "rounds", "asked", "status", "metric", "value",
            "bytes", "when")  # fmt: skip
@@ -127,4 +128,4 @@ def errors_printed() -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         if name not in OPTIONAL:
             raise
-        fail(FairleadError(f'this needs {name}: pip install "fairlead[all]"'))
+        fail(FairleadError(f"this needs {OPTIONAL[name]}: pip install {OPTIONAL[name]}"))

@@ -161,11 +161,11 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "device": (str, "cpu or cuda"),
     "workers": (
         str,
-        "processes that share a round's clients on a CPU: a number, or auto for one per core if that pays",
+        "processes that share a round's clients on a CPU: a number, or auto: one per core if a round is enough work, otherwise one",
     ),
     "memories": (str, "where client state is stored: auto, device, host or disk"),
     "precision": (str, "of local gradients: auto, float32, tf32 or bfloat16"),
-    "compile": (str, "compile local steps on a GPU: auto, true, false or tuned"),
+    "compile": (str, "compile exchanges on a GPU: auto, true, false or tuned"),
     "timeout": (float, "seconds after which an unresponsive process counts as lost"),
     "dtype": (str, "float32 or float64; the task's own by default"),
     "eval_every": (int, "rounds between evaluations"),

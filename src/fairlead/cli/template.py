@@ -30,7 +30,7 @@ EXAMPLES: dict[str, Any] = {
     "local": "adam:clip=1", "aggregate": "median",
     "beta": 0.2, "alpha": 0.1, "damping": 0.9, "first_batch": 256, "gamma": 1.0, "layers": "-3",
     "set": "a=0.3", "server": "momentum", "mu": 0.1, "option": "II", "warm_start": True,
-    "target": "accuracy=0.9", "valid": 0.2, "workers": "auto", "dtype": "float64", "task_set": "l2=0.01",
+    "target": "accuracy=0.9", "valid": 0.2, "dtype": "float64", "task_set": "l2=0.01",
     "checkpoint_every": 10, "track": "tensorboard", "out": "out/run", "measures": "dissimilarity,cka",
     "every": 10, "average": "uniform",
 }  # fmt: skip

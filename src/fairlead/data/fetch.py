@@ -87,7 +87,7 @@ def _pooch() -> Any:
     try:
         import pooch
     except ImportError as error:
-        raise FairleadError("downloads need pooch: pip install fairlead[all]") from error
+        raise FairleadError("downloads need pooch: pip install pooch") from error
     return pooch
 
 

@@ -129,7 +129,7 @@ def _embedded(name: str) -> tuple[NDArray[Any], NDArray[Any]]:
         from sklearn import datasets
     except ImportError as error:
         raise FairleadError(
-            "the embedded data sets need scikit-learn: pip install fairlead[all]"
+            "the embedded data sets need scikit-learn: pip install scikit-learn"
         ) from error
     return getattr(datasets, name)(return_X_y=True)
 

@@ -285,6 +285,9 @@ class Take:
         slots: list[Any] = self.slots
         for k in range(steps):
             slots = self.program.step(slots, self.values, self.counter + k)
+        # what was carried further may lie in one of the slots that are written here
+        own = {slot.untyped_storage().data_ptr() for slot in self.slots}
+        slots = [t.clone() if t.untyped_storage().data_ptr() in own else t for t in slots]
         for slot, t in zip(self.slots, slots, strict=True):
             slot.copy_(t)
         self.counter.add_(steps)

@@ -52,9 +52,12 @@ class CompiledProgram(Program):
         self._step, self._copies = None, None
         if self.loops:
             loop = captured(step, [*slots, *given, now])
-            self._copies = None if loop is None else Copies(loop, len(slots))
-            more = [] if self._copies is None else self._copies.of(slots)
-            self._step = compiled(loop or step, [*slots, *given, now, *more], tuned)
+            if loop is None:
+                self._step = step
+            else:
+                self._copies = Copies(loop, len(slots))
+                more = self._copies.of(slots)
+                self._step = compiled(loop, [*slots, *given, now, *more], tuned)
         self._finish = compiled(finish, [*slots, *rest], tuned) if self.end else None
 
     def begin(self, values: Mapping[Key, Any]) -> dict[Key, Any]:

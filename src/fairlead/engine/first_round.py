@@ -36,7 +36,8 @@ class Compared(Executor):
 
     def _compare(self, request: Request, together: Answer, alone: Answer) -> None:
         method = type(self.session.method).__name__
-        rough = 1e-3 if self.session.task.dtype != torch.float64 else 1e-7
+        half = self.session.settled.form.half
+        rough = 3e-2 if half else 1e-3 if self.session.task.dtype != torch.float64 else 1e-7
         pairs = {f"upload {n}": (v, together.sums[n]) for n, v in alone.sums.items()}
         if alone.states:
             one, many = _by_client(alone), _by_client(together)

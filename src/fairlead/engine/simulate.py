@@ -48,8 +48,8 @@ class Simulate:
     precision: of local gradients: "float32" (that is, the task's own), "tf32" for the matrix units of
         GPUs, or "bfloat16"; "auto" is TF32 on a GPU, as in other libraries. Models, control variates and
         sums stay in the task's own in any case.
-    compile: whether `torch.compile` makes the local steps on a GPU; "auto" if it is expected to take less
-        than a tenth of the run, "tuned" also tries several kernels.
+    compile: whether `torch.compile` makes the parts of an exchange on a GPU (one step, what comes before and what comes
+        after); "auto" if it is expected to take less than a tenth of the run, "tuned" also tries several kernels.
     memories: where client states are kept: on the "device", in the "host"'s memory or on "disk"; "auto"
         takes the first that has room for them.
 

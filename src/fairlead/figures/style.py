@@ -32,7 +32,7 @@ def check_figures(kind: str, drawn: bool = True) -> None:
     """Raise unless figures of this format can be drawn, if any are: before the work rather than after it."""
     figure_path("", "", kind)
     if drawn and find_spec("matplotlib") is None:
-        raise FairleadError('figures need matplotlib: pip install "fairlead[all]"')
+        raise FairleadError("figures need matplotlib: pip install matplotlib")
 
 
 @functools.cache

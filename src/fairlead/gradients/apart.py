@@ -37,7 +37,7 @@ class Part:
 def kept_apart(module: GraphModule) -> None:
     """Compute from the parts of joined matrices what can be computed so, column by column; the results stay the same.
     A program that changes numbers in place stays as it is."""
-    if any(_changes_numbers(node) for node in module.graph.nodes):
+    if any(changes_numbers(node) for node in module.graph.nodes):
         return
     found = _Apart(module)
     for node in list(module.graph.nodes):
@@ -166,7 +166,8 @@ def _elementwise(node: Node) -> bool:
     return not draws and (torch.Tag.pointwise in tags or node.target in ELEMENTWISE)
 
 
-def _changes_numbers(node: Node) -> bool:
+def changes_numbers(node: Node) -> bool:
+    """Whether an operator changes a tensor's numbers in place."""
     schema = getattr(node.target, "_schema", None)
     shapes_only = torch.Tag.inplace_view in getattr(node.target, "tags", ())
     return schema is not None and schema.is_mutable and not shapes_only

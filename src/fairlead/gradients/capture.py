@@ -80,6 +80,7 @@ def captured(run: Callable[..., Any], example: Sequence[Tensor | None]) -> Graph
     if any(_draws(node) for node in found.graph.nodes):
         return None
     found.graph.eliminate_dead_code()
+    found.recompile()
     return found
 
 

@@ -20,14 +20,15 @@ _aten = torch.ops.aten
 
 class Copies:
     """The copies that a step makes of what is carried. Made of a step whose first inputs are what is carried, and whose
-    results are what is carried on; the step then gets the copies after its other inputs and returns new ones after its results."""
+    results are what is carried on; a step that changes numbers in place has none. The step then gets the copies after its other inputs and returns new ones after its results."""
 
     def __init__(self, step: GraphModule, carried: int) -> None:
         graph, output = step.graph, step.graph.output_node()
         given = [node for node in graph.nodes if node.op == "placeholder"]
         results = list(output.args[0])  # pyright: ignore[reportArgumentType, reportCallIssue]
-        chains = {n: _chain(n, given[:carried]) for n in graph.nodes if _is_copy(n)}
-        chains = {node: chain for node, chain in chains.items() if chain}
+        changes = any(apart.changes_numbers(node) for node in graph.nodes)
+        copies = [] if changes else [node for node in graph.nodes if _is_copy(node)]
+        chains = {node: chain for node in copies if (chain := _chain(node, given[:carried]))}
         self.count = len(chains)
         if not chains:
             return
@@ -50,11 +51,12 @@ class Copies:
 
 
 def _is_copy(node: Node) -> bool:
-    """Whether it makes a large bfloat16 copy."""
-    if node.target is not _aten._to_copy.default:
+    """Whether it makes a large bfloat16 copy whose numbers lie in order."""
+    if node.target is not _aten._to_copy.default or node.kwargs.get("dtype") != torch.bfloat16:
         return False
-    half = node.kwargs.get("dtype") == torch.bfloat16
-    return half and node.meta["tensor_meta"].shape.numel() >= apart.LARGE
+    meta = node.meta["tensor_meta"]
+    in_order = torch.empty(meta.shape, device="meta").stride() == meta.stride
+    return in_order and meta.shape.numel() >= apart.LARGE
 
 
 def _chain(node: Node, carried: Sequence[Node]) -> list[Node]:

@@ -17,7 +17,7 @@ class Form:
     way: many clients at once by `torch.func.vmap`, or by layers written for a matrix of clients
         (`fairlead.gradients.stacked`).
     half: in bfloat16, from and to vectors of full precision.
-    compiled: the local steps of captured exchanges are made by `torch.compile`.
+    compiled: the parts of captured exchanges are made by `torch.compile`.
     deferred: one client's vectors as `fairlead.gradients.deferred` sums; "products" also leaves gradients
         that are matrix products to be multiplied into them.
     capture: batch widths whose gradients are captured as a flat list of operators (see

@@ -44,5 +44,5 @@ class DPFedAvg(FedAvg):
         self, delta: float, rounds: int, clients: int, cohort: int, sampling: Sampling = "fixed"
     ) -> float:
         """The ε of (ε, δ) differential privacy after so many rounds: see `fairlead.methods.privacy`. Needs
-        `pip install fairlead[privacy]`."""
+        `pip install dp-accounting`."""
         return epsilon(self.noise, delta, rounds, clients, cohort, sampling)

@@ -30,7 +30,7 @@ def epsilon(
         raise FairleadError(
             f"cohort is {cohort}: must be from 1 to {clients}, the number of clients"
         )
-    dp: Any = needed("dp_accounting", "fairlead[privacy]")
+    dp: Any = needed("dp_accounting", "dp-accounting")
     relation = dp.NeighboringRelation
     if sampling == "fixed":  # replacing a client moves the sum by up to twice the norm
         accountant = dp.rdp.RdpAccountant(neighboring_relation=relation.REPLACE_ONE)

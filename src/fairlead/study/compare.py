@@ -199,7 +199,7 @@ def compare(
     together: whether all step sizes and seeds of a method run at once, each to the end (see
         `fl.train_many`); by default on a GPU and for small problems. Otherwise they run one by one,
         and a step size is stopped once it needs more rounds than the best so far. Workers share one
-        run's clients, so several workers mean one run at a time.
+        run's clients, so `workers` above 1 means one run at a time.
     out: a folder in which every run is written as it goes, and the tables at the end. Given again, the same
         comparison does only what is missing, and ends in the same table; overwrite=True starts anew.
 
@@ -242,11 +242,12 @@ def compare(
     total = len(named) * each * len(seeds) * rounds
     with contextlib.ExitStack() as stack:
         if place is not None:
+            apart = ("callbacks", "workers")  # what does not change the results
             about = {
                 "task": task.fingerprint(), "methods": described(named), "rounds": rounds, "seeds": seeds,
                 "grid": None if grid is None else list(grid), "metric": what.metric, "target": goal,
                 "together": together,
-                "settings": described({k: v for k, v in settings.items() if k != "callbacks"}),
+                "settings": described({k: v for k, v in settings.items() if k not in apart}),
             }  # fmt: skip
             stack.enter_context(place.at_work(about, None if goal is None else {what.metric: goal}))
         bar = stack.enter_context(Progress.of(progress, total, "comparison"))

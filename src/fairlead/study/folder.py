@@ -89,6 +89,7 @@ class ComparisonFolder:
         with lock:
             known = self.known
             if known is not None:
+                known.get("settings", {}).pop("workers", None)  # earlier versions wrote it
                 what = f"{self.folder} holds a comparison"
                 check_same(what, known, now, _short, "; use another folder, or overwrite")
             else:

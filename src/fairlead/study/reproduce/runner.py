@@ -170,7 +170,7 @@ class Kept:
             known = stored(path)
             for result in results:
                 if result.digest not in known:
-                    _append(path, result)
+                    append(path, result)
 
     def do(self, cases: Sequence[Case], bar: Progress) -> None:
         """Do some cases that share their task and settings, together or one by one until the time is up."""
@@ -237,11 +237,11 @@ class Kept:
 
     def _keep(self, result: Result) -> None:
         for path in self.files:
-            _append(path, result)
+            append(path, result)
         self.found[result.digest] = result
 
 
-def _append(path: Path, result: Result) -> None:
+def append(path: Path, result: Result) -> None:
     """Append a line that is complete, or absent after a crash."""
     with path.open("a+b") as file, alone_on(file):
         file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
