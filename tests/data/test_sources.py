@@ -603,7 +603,7 @@ def test_a_cache_that_cannot_be_written(server: Server, nowhere: Path) -> None:
 
 def test_without_pooch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(FairleadError, match=r"pooch: pip install fairlead\[all\]"):
+    with pytest.raises(FairleadError, match=r"pooch: pip install pooch"):
         sources.load("mnist")
     monkeypatch.delenv("FAIRLEAD_CACHE")
     assert {row.where for row in sources.listing()} == {"embedded", "not found"}

@@ -312,7 +312,7 @@ def test_the_accountant_bounds_the_exact_privacy_of_gaussian_noise() -> None:
 
 def test_the_accountant_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(fl.FairleadError, match=r"pip install fairlead\[privacy\]"):
+    with pytest.raises(fl.FairleadError, match=r"pip install dp-accounting"):
         fl.DPFedAvg(0.1).epsilon(1e-5, 10, 100, 10)
 
 
