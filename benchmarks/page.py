@@ -79,12 +79,12 @@ def workloads() -> str:
 
 
 GOALS: dict[str, tuple[float, str]] = {
-    "W1": (0.2e-3, "sixty small kernels, half of their time in products whose weights do not begin at aligned addresses; beside them "
+    "W1": (0.2e-3, "small kernels, half of their time in products whose weights do not begin at aligned addresses; beside them "
            "Python draws, asks and commits"),
     "W2": (1.0e-3, "weight gradients are products over 32 samples for each of 25 clients, far below the rate of large ones, and updates "
            "of the points are bound by memory"),
     "W4": (11e-3, "convolutions of 3 to 64 channels, which fill matrix units badly, then GroupNorm, which is bound by memory"),
-    "W5": (30e-3, "convolutions, at two thirds of the rate of large products"),
+    "W5": (30e-3, "convolutions, below the rate of large products"),
     "W6": (5e-3, "updates of the points and their bfloat16 copies are bound by memory"),
     "W6run": (12.0, "its rounds, then the start"),
 }  # fmt: skip

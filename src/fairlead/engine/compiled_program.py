@@ -68,9 +68,8 @@ class CompiledProgram(Program):
 
     def first_slots(self, values: Mapping[Key, Any]) -> list[Any]:
         """Also the copies that are carried."""
-        begin = super().first_slots(values)  # the same numbers for all clients are read once
-        slots = [t.contiguous() for t in begin]
-        return slots if self._copies is None else [*slots, *self._copies.of(begin)]
+        slots = [t.contiguous() for t in super().first_slots(values)]
+        return slots if self._copies is None else [*slots, *self._copies.of(slots)]
 
     def step(self, slots: Sequence[Any], values: Mapping[Key, Any], now: Tensor | int) -> list[Any]:
         assert self._step is not None

@@ -19,8 +19,11 @@ _aten = torch.ops.aten
 
 
 class Copies:
-    """The copies that a step makes of what is carried. Made of a step whose first inputs are what is carried, and whose
-    results are what is carried on; a step that changes numbers in place has none. The step then gets the copies after its other inputs and returns new ones after its results."""
+    """The copies that a step makes of what is carried: its first inputs, and on their way on, its results. From now on the
+    step gets the copies after its other inputs, and returns new ones after its results.
+
+    A step that changes numbers in place stays as it is: what is copied may have been changed by way of a view.
+    """
 
     def __init__(self, step: GraphModule, carried: int) -> None:
         graph, output = step.graph, step.graph.output_node()
