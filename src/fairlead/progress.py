@@ -40,7 +40,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def update(self, done: int, row: Mapping[str, float], label: str | None = None) -> None:
+    def update(self, done: float, row: Mapping[str, float], label: str | None = None) -> None:
         """Show the latest values."""
         if self._bar is not None:
             names = [n for n in ("loss", "accuracy", "distance") if n in row]
@@ -60,8 +60,8 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self.label}: {text}")
 
-    def part(self, before: int, label: str) -> Progress:
-        """For a part of the work: its progress is shown here, after `before`.
+    def part(self, before: int, label: str, each: float = 1) -> Progress:
+        """For a part of the work: its progress is shown here, after `before`. each: what one of its steps is here.
 
         >>> class Shown(Progress):
         ...     def update(self, done, row, label=None):
@@ -70,16 +70,16 @@ class Progress:
         ...     part.update(3, {})
         13 the second
         """
-        return _Part(self, before, label)
+        return _Part(self, before, label, each)
 
 
 class _Part(Progress):
-    def __init__(self, whole: Progress, before: int, label: str) -> None:
+    def __init__(self, whole: Progress, before: int, label: str, each: float) -> None:
         super().__init__(False, whole.total, label)
-        self.whole, self.before = whole, before
+        self.whole, self.before, self.each = whole, before, each
 
-    def update(self, done: int, row: Mapping[str, float], label: str | None = None) -> None:
-        self.whole.update(self.before + done, row, label or self.label)
+    def update(self, done: float, row: Mapping[str, float], label: str | None = None) -> None:
+        self.whole.update(self.before + self.each * done, row, label or self.label)
 
     def say(self, text: str) -> None:
         self.whole.say(f"{self.label}, {text}")
@@ -118,7 +118,7 @@ class _Line:
     def _show(self) -> None:
         now, spent = self.now, time.monotonic() - self.first
         speed = f"{now['completed'] / spent:.3g}/s" if now["completed"] and spent else ""
-        count = f"{now['completed']}/{now['total']}"
+        count = f"{int(now['completed'])}/{now['total']}"
         line = "  ".join(filter(None, (now["description"], count, speed, now["shown"])))
         content = {"text/plain": line}
         if self.handle is None:

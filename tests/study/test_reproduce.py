@@ -174,6 +174,52 @@ def test_finished_cases_elsewhere_count_and_are_added_to(tmp_path: Path) -> None
     assert not (tmp_path / "b" / "runs").exists()
 
 
+def test_a_case_that_another_recipe_has_done_is_not_done_again(tmp_path: Path, monkeypatch) -> None:
+    class Other(Tiny):
+        name = "other"
+
+    class Different(Tiny):
+        name, columns = "different", ("gap", "loss")
+
+    known = {r.name: r for r in (Tiny(), Other(), Different())}
+    monkeypatch.setattr(runner, "recipes", lambda: known)
+    results = tmp_path / "results"
+    first = carry_out(Tiny(), Form(), tmp_path / "tiny" / "full", also=results / "tiny.full.jsonl")
+    # finished cases are found beside the folder, and beside the results
+    for folder, also in ((tmp_path, None), (tmp_path / "b", results / "other.full.jsonl")):
+        mine = folder / "other" / "full"
+        found = carry_out(Other(), Form(), mine, also=also)
+        assert [r.digest for r in found.results] == [r.digest for r in first.results]
+        assert not (mine / "runs").exists()
+        assert len(stored(mine / CASES)) == 6
+    again = carry_out(Different(), Form(), tmp_path / "different" / "full")
+    assert "loss" in again.results[0].curve
+    assert "loss" not in first.results[0].curve
+
+
+def test_long_cases_trained_together_go_on_where_they_were(tmp_path: Path) -> None:
+    class Long(Tiny):
+        long = True
+
+    whole = carry_out(Long(), Form(), tmp_path / "whole")
+    (tmp_path / "cut").mkdir()
+    cases = list(Long().cases(Form(), Results([])))
+    for kind in (fl.FedAvg, fl.Scaffold):
+        mine = [case for case in cases if isinstance(case.method, kind)]
+        names = [f"{case.name[:80]}-{case.digest[:8]}" for case in mine]
+        work = [(case.method, 0) for case in mine]
+        outs = [tmp_path / "cut" / "runs" / name for name in names]
+        assert mine[0].task is not None
+        fl.train_many(mine[0].task(), work, outs=outs, **{**mine[0].settings, "rounds": 10})
+    before = fl.runs.read(outs[0]).history.rows
+    assert before[-1]["round"] == 10
+    found = carry_out(Long(), Form(), tmp_path / "cut")
+    assert fl.runs.read(outs[0]).history.rows[:11] == before  # with its seconds
+    for one, other in zip(whole.results, found.results, strict=True):
+        assert one.digest == other.digest
+        assert {**one.end, "seconds": 0} == {**other.end, "seconds": 0}
+
+
 def test_another_setting_is_another_case(tmp_path: Path) -> None:
     carry_out(Tiny(), Form(), tmp_path)
     done = carry_out(Tiny(), Form(readings={"start": "2"}), tmp_path)
@@ -278,7 +324,7 @@ def test_the_cases_of_every_recipe_are_distinct_and_described(name: str, quick: 
     assert recipe.paper in {item.paper for item in ITEMS}
 
 
-def test_short_cases_go_together_on_a_gpu_and_long_ones_one_by_one(tmp_path: Path) -> None:
+def test_cases_go_together_and_processes_share_groups_of_long_ones_on_a_gpu(tmp_path: Path) -> None:
     cases = [Case({"lr": lr}, None, fl.FedAvg(lr), {"rounds": 2}) for lr in (0.1, 0.2, 0.3, 0.4)]
     cases.append(Case({"lr": 0.1}, None, fl.Scaffold(0.1), {"rounds": 2}))
 
@@ -288,4 +334,4 @@ def test_short_cases_go_together_on_a_gpu_and_long_ones_one_by_one(tmp_path: Pat
 
     assert sizes("cpu", False) == sizes("cpu", True) == [2, 2, 1]
     assert sizes("cuda", False) == [4, 1]
-    assert sizes("cuda", True) == [1, 1, 1, 1, 1]
+    assert sizes("cuda", True) == [2, 2, 1]

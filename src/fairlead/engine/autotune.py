@@ -26,6 +26,7 @@ from fairlead.data.batches import Draw
 from fairlead.engine.api import Executor, Ids, Request
 from fairlead.engine.exchange import DryCohort
 from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
+from fairlead.engine.expected import round_cost
 from fairlead.engine.group import Group
 from fairlead.engine.measurements import key_of, remembered
 from fairlead.engine.session import Execution, Session
@@ -308,11 +309,18 @@ def _graph_form(p: Problem) -> tuple[Form, str] | None:
     if asked and task.capturable:
         return made, f"{made}, as asked for; {why}"
     layers = sum(not list(module.children()) for module in task.model.modules())
-    spent = found[best] * p.rounds * p.draw.index.shape[1]
-    pays = COMPILING + PER_LAYER * layers < SHARE * spent
-    if p.compile == "auto" and pays and task.capturable and find_spec("triton") is not None:
+    able = p.compile == "auto" and task.capturable and find_spec("triton") is not None
+    if able and COMPILING + PER_LAYER * layers < SHARE * p.rounds * _round_seconds(p, found[best]):
         return made, f"{made}: a long run; {why}"
     return {str(form): form for form in plain}[best], f"{best}: {why}"
+
+
+def _round_seconds(p: Problem, gradient: float) -> float:
+    """How long a round is expected to take if a gradient of the cohort takes so long."""
+    try:
+        return round_cost(p.session, p.ids, p.draw).seconds(gradient, len(p.ids))
+    except Exception:  # of a method of one's own that cannot do with gradients of zero
+        return gradient * p.draw.longest
 
 
 def _to_compile(forms: Sequence[Form], seconds: dict[str, float]) -> Form:

@@ -15,7 +15,6 @@ from fairlead.core.records import Memory
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Request, rows_of
 from fairlead.engine.session import Session
-from fairlead.engine.work import large_batch
 from fairlead.rng import Word
 from fairlead.schedules import Rate
 from fairlead.task.task import Task
@@ -150,7 +149,7 @@ class Inputs:
 
     def drawn_large(self, size: int) -> Draw:
         """A large batch of every client."""
-        return large_batch(self.session.work(self.request.round), self.request.clients, size)
+        return self.session.large(self.request.round, self.request.clients, size)
 
     def read_residual(self, field: str, like: Tensor) -> Tensor:
         """The clients' residuals of a field."""

@@ -25,7 +25,7 @@ from fairlead.engine.exchange import DryCohort, RoundCohort, commit
 from fairlead.engine.executors import unstackable
 from fairlead.engine.session import Session
 from fairlead.engine.state.outbox import Outbox
-from fairlead.engine.work import Work, large_batch
+from fairlead.engine.work import Work
 from fairlead.errors import FairleadError
 from fairlead.probe.base import Sums, added
 from fairlead.schedules import Rate
@@ -356,7 +356,8 @@ def rates_of(parts: Sequence[Part], lr: Rate, count: int) -> NDArray[np.float64]
 
 def drawn_large(parts: Sequence[Part], size: int) -> Draw:
     """The large batches of all clients."""
-    return padded([large_batch(part.work, part.request.clients, size) for part in parts])
+    each = (p.session.large(p.request.round, p.request.clients, size) for p in parts)
+    return padded(list(each))
 
 
 def _joined(records: Sequence[Any]) -> Any:

@@ -23,7 +23,7 @@ from fairlead.engine.precision import restore_units
 from fairlead.engine.state.outbox import Outbox, Residuals
 from fairlead.engine.state.store import ClientStore, Keep
 from fairlead.engine.state.versions import Versions
-from fairlead.engine.work import Work
+from fairlead.engine.work import Work, large_batch
 from fairlead.errors import FairleadError
 from fairlead.gradients.form import Form
 from fairlead.gradients.oracle import Gradients
@@ -138,6 +138,8 @@ class Session:
         self.remark = self.precision = ""
         self.says: Callable[[str], None] = lambda text: None
         """Shows what is being prepared."""
+        self.large: Callable[[int, Ids, int], Draw] = self._large
+        """One large batch of each of some clients in a round."""
         self._weighed: tuple[Ids, tuple[float, Tensor]] | None = None
         self.units: dict[str, Any] = {}
         self.operator_threads = torch.get_num_threads()
@@ -193,6 +195,9 @@ class Session:
         return self.batches.draw(
             self.seed, round, who, task.sizes[ids], device=task.store, rows=ids
         )
+
+    def _large(self, round: int, ids: Ids, size: int) -> Draw:
+        return large_batch(self.work(round), ids, size)
 
     def work(self, round: int) -> Work:
         """What is the same for all clients of a round."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fairlead.data.batches import Draw
+from fairlead.data.batches import Batches, Draw
 from fairlead.data.sampling import Dropouts, Sampler, answered_many
 from fairlead.engine.exchange import RoundCohort, cohort_of
 from fairlead.engine.session import Session
+from fairlead.engine.work import large_batch, one_batch
+from fairlead.rng import Purpose
 
 Ids = NDArray[np.int64]
 ROUNDS = {"cuda": 256, "cpu": 64}
@@ -26,7 +31,9 @@ class Upcoming:
         self._known = range(0)
         self._sampled: list[Ids] = []
         self._answered: list[Ids] = []
-        self._drawn: dict[int, Draw] = {}
+        self._drawn: dict[Any, dict[int, Draw]] = {}
+        """Batches by what they are for, and by round."""
+        session.large = self.large
 
     def clients(self, round: int) -> tuple[Ids, Ids]:
         """The clients sampled in a round, and those of them that answer."""
@@ -45,17 +52,32 @@ class Upcoming:
         sampled, ids = self.clients(round)
         if not len(ids):
             return None
-        session = self.session
-        if draw is None and not session.group.several and session.batches.ahead:
-            if round not in self._drawn:
-                self._draw(round)
-            draw = self._drawn.pop(round)
-        return cohort_of(session, round, ids, sampled, draw)
+        if draw is None and self._ahead:
+            draw = self._batches(round, self.session.batches, Purpose.BATCH)
+        return cohort_of(self.session, round, ids, sampled, draw)
 
-    def _draw(self, first: int) -> None:
-        """Draw the batches of a round and of some after it."""
-        session = self.session
-        task, batches = session.task, session.batches
+    def large(self, round: int, ids: Ids, size: int) -> Draw:
+        """One large batch of each of some clients in a round, the same however often it is asked for."""
+        if not self._ahead or round not in self._known or self.clients(round)[1] is not ids:
+            return large_batch(self.session.work(round), ids, size)
+        return self._batches(round, one_batch(size), Purpose.LARGE_BATCH)
+
+    @property
+    def _ahead(self) -> bool:
+        """Whether batches are drawn ahead."""
+        return not self.session.group.several and self.session.batches.ahead
+
+    def _batches(self, round: int, batches: Batches, purpose: Purpose) -> Draw:
+        """The batches of a round, drawn with those of some rounds after it."""
+        known = self._drawn.setdefault((purpose, batches.batch_size), {})
+        if round not in known:
+            known.clear()
+            known.update(self._draw(round, batches, purpose))
+        return known[round]
+
+    def _draw(self, first: int, batches: Batches, purpose: Purpose) -> dict[int, Draw]:
+        """The batches of a round and of some after it."""
+        task, session = self.session.task, self.session
         limit = SAMPLES.get(task.store.type, CACHED)
         rounds, ids, samples = [first], [self.clients(first)[1]], 0
         for k in range(first, self._known.stop):
@@ -72,13 +94,18 @@ class Upcoming:
         everyone = np.concatenate(ids)
         when = np.repeat(rounds, lengths)
         who, sizes = session.identities[everyone], task.sizes[everyone]
-        many = batches.draw(session.seed, when, who, sizes, device=task.store, rows=everyone)
+        many = batches.draw(session.seed, when, who, sizes, purpose, task.store, everyone)
         indices, counts = many.index.split(lengths), np.split(many.count, np.cumsum(lengths)[:-1])
-        alike = many.even and len(set(lengths)) == 1
-        first_draw = Draw(indices[0], counts[0])
-        for k, index, count in zip(rounds, indices, counts, strict=True):
-            if alike:
-                self._drawn[k] = first_draw.over(index)
-                continue
-            steps, width = int((count > 0).sum(1).max()), int(count.max())
-            self._drawn[k] = Draw(index[:, :steps, :width], count[:, :steps])
+        if many.even and len(set(lengths)) == 1:
+            one = Draw(indices[0], counts[0])
+            return {k: one.over(index) for k, index in zip(rounds, indices, strict=True)}
+        return {
+            k: _trimmed(index, count)
+            for k, index, count in zip(rounds, indices, counts, strict=True)
+        }
+
+
+def _trimmed(index: Tensor, count: NDArray[np.int64]) -> Draw:
+    """Batches without room that none of them needs."""
+    steps, width = int((count > 0).sum(1).max()), int(count.max())
+    return Draw(index[:, :steps, :width], count[:, :steps])

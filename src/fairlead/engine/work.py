@@ -53,11 +53,15 @@ class Work:
 
 def large_batch(work: Work, rows: Ids, size: int) -> Draw:
     """One batch without replacement per round and client, apart from those of its steps."""
-    one, task = Batches(batch_size=size, steps=1), work.task
-    ids = work.identities[rows]
-    return one.draw(
+    task, ids = work.task, work.identities[rows]
+    return one_batch(size).draw(
         work.seed, work.round, ids, task.sizes[rows], Purpose.LARGE_BATCH, task.store, rows
     )
+
+
+def one_batch(size: int) -> Batches:
+    """A single batch without replacement."""
+    return Batches(batch_size=size, steps=1)
 
 
 class _Loader:

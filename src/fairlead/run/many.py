@@ -155,7 +155,7 @@ def _share_engine(group: Sequence[Loop]) -> None:
     """Execute all runs as measured for the first."""
     first = group[0]
     ids = first.plan.sampler.cohort(first.plan.seed, 0, first.task.clients)
-    first.engine.prepare(first.session, ids, first.plan.rounds)
+    first.engine.prepare(first.session, ids, len(group) * first.plan.rounds)
     first.session.close()
     for loop in group:
         if first.session.execution is not None:

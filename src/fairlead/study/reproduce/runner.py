@@ -23,6 +23,7 @@ from fairlead.run.folder import CHECKPOINTS
 from fairlead.run.many import pays, train_many
 from fairlead.run.train import Run, train
 from fairlead.study.reproduce.case import Case, Form, Result, Results
+from fairlead.study.reproduce.catalog import recipes
 from fairlead.study.reproduce.claims import Claims, Work, alone_on, helpers
 from fairlead.study.reproduce.recipe import Recipe
 from fairlead.task.task import Task
@@ -104,7 +105,7 @@ def do_missing(kept: Kept, bar: Progress) -> None:
                     kept.read()  # another process may just have done them
                     todo = [case for case in mine if case.digest not in kept.found]
                     if todo:
-                        bar.update(len(kept.found), {}, todo[0].name)
+                        bar.update(kept.done, {}, todo[0].name)
                         kept.do(todo, bar)
                     elif not mine:
                         busy = busy or some[0]
@@ -117,14 +118,15 @@ def do_missing(kept: Kept, bar: Progress) -> None:
 def _missing(kept: Kept, bar: Progress) -> list[Case]:
     """The cases to do, as far as they can be known from the results so far."""
     only = kept.work.only
-    cases, _ = wanted(kept.recipe, kept.work.form, kept.found)
+    cases, done = wanted(kept.recipe, kept.work.form, kept.found)
+    kept.done = len(done)
     bar.resize(len(cases))
     return [c for c in cases if c.digest not in kept.found and (only is None or only in c.name)]
 
 
 def _together(cases: Sequence[Case], work: Work, long: bool) -> Iterator[list[Case]]:
     """Cases in groups that share their task, settings and kind of method, in order. On a GPU, which does many at
-    little more cost, all processes take whole groups, but long cases are done one by one."""
+    little more cost, all processes take whole groups, but share out those of long cases."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         shared = [
@@ -134,19 +136,21 @@ def _together(cases: Sequence[Case], work: Work, long: bool) -> Iterator[list[Ca
         ]
         groups.setdefault(json.dumps(shared), []).append(case)
     for group in groups.values():
-        size = len(group) // work.jobs if work.form.device == "cpu" else 1 if long else len(group)
-        size = max(1, min(TOGETHER, size))
+        shares = work.jobs if long or work.form.device == "cpu" else 1
+        size = max(1, min(TOGETHER, len(group) // shares))
         for k in range(0, len(group), size):
             yield group[k : k + size]
 
 
 class Kept:
-    """The finished cases of a recipe, in a folder."""
+    """The finished cases of a recipe, in a folder; also those that it shares with other recipes."""
 
     def __init__(self, recipe: Recipe, work: Work) -> None:
         self.recipe, self.work, self.form, self.folder = recipe, work, work.form, work.folder
         self.files = [work.folder / CASES, *([work.also] if work.also is not None else [])]
         self.found: dict[str, Result] = {}
+        self.done = 0
+        """How many of the recipe's cases are finished."""
         self._sizes: list[int] = []
         for file in self.files:
             try:
@@ -158,11 +162,23 @@ class Kept:
 
     def read(self) -> None:
         """The finished cases, also those of other processes."""
-        sizes = [file.stat().st_size if file.is_file() else 0 for file in self.files]
+        files = [*self.others, *self.files]
+        sizes = [file.stat().st_size if file.is_file() else 0 for file in files]
         if sizes != self._sizes:
-            for file in self.files:
+            for file in files:
                 self.found |= stored(file)
             self._sizes = sizes
+
+    @property
+    def others(self) -> list[Path]:
+        """Where recipes that store the same of a case keep theirs."""
+        form, found = self.form.name, []
+        for name in recipes():
+            if name != self.recipe.name and keeps_alike(recipes()[name], self.recipe):
+                found.append(self.folder.parent.parent / name / form / CASES)
+                if self.work.also is not None:
+                    found.append(self.work.also.with_name(f"{name}.{form}.jsonl"))
+        return found
 
     def complete(self, results: Results) -> None:
         """Add to each file what only another one has."""
@@ -185,22 +201,23 @@ class Kept:
         task = self._made(cases[0])
         settings = dict(cases[0].settings)
         plain = {k: v for k, v in settings.items() if k not in ("seed", "workers")}
-        whole = task.device.type == "cpu" or not self.recipe.long  # those go on where they were
-        if whole and len(cases) > 1 and pays(task, **plain):
+        if len(cases) > 1 and pays(task, **plain):
             work = [(case.method, int(case.labels.get("seed", 0))) for case in cases]
             work = [(method, seed) for method, seed in work if method is not None]
-            for case, run in zip(
-                cases, train_many(task, work, progress=False, **plain), strict=True
-            ):
+            outs = [self._folder(case) for case in cases]
+            kept = {"outs": outs, "resume": "auto"} if self.recipe.long else {}
+            part = bar.part(self.done, cases[0].name, 1 / settings["rounds"])
+            runs = train_many(task, work, progress=part, **kept, **plain)
+            for case, run in zip(cases, runs, strict=True):
                 self._finish(case, run)
             return
         for case in self._in_time(cases):
             assert case.method is not None
             kept = {"out": self._folder(case), "resume": "auto"} if self.recipe.long else {}
             seed = int(case.labels.get("seed", 0))
-            bar = bar.part(len(self.found), case.name)
+            part = bar.part(self.done, case.name, 1 / settings["rounds"])
             self._finish(
-                case, train(task, case.method, seed=seed, progress=bar, **kept, **settings)
+                case, train(task, case.method, seed=seed, progress=part, **kept, **settings)
             )
 
     def _in_time(self, cases: Sequence[Case]) -> Iterator[Case]:
@@ -239,6 +256,13 @@ class Kept:
         for path in self.files:
             append(path, result)
         self.found[result.digest] = result
+        self.done += 1
+
+
+def keeps_alike(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes store the same of equal cases."""
+    kinds = ("targets", "columns", "lasting", "curves")
+    return all(getattr(one, kind) == getattr(other, kind) for kind in kinds)
 
 
 def append(path: Path, result: Result) -> None:
