@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairlead.gradients.stacked import stacked_model, tiles, triton_pool, twice
 from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
+from fairlead.gradients.stacked.dense import dense_each
 from fairlead.gradients.stacked.norm import group_norm_each
 from fairlead.gradients.stacked.pool import relu_max_pool_each
 from fairlead.task import models
@@ -351,6 +352,25 @@ def test_the_operators_keep_torchs_rules() -> None:
     op = torch.ops.fairlead.conv2d_each.default
     torch.library.opcheck(op, (x, w, bias, [2, 1], [1, 0]))
     torch.library.opcheck(op, (x, w, None, [1, 1], [0, 0]))
+    a = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    for b in (torch.randn(2, 4, 5, dtype=torch.float64).mT, torch.randn(2, 5, 4).double()):
+        op = torch.ops.fairlead.product_each.default
+        torch.library.opcheck(op, (a, b.requires_grad_()))
+
+
+def test_gradients_of_dense_layers_lie_as_in_the_parameter_vector() -> None:
+    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    found = []
+    for y in (torch.ops.fairlead.product_each(x, w.mT), dense_each(x, w), x @ w.mT):
+        found.append([y, *torch.autograd.grad(y.square().sum(), (x, w), create_graph=True)])
+        again = torch.autograd.grad(sum(g.pow(3).sum() for g in found[-1][1:]), (x, w))
+        found[-1] += again
+    for ours, theirs, true in zip(*found, strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(theirs, true, rtol=1e-12, atol=1e-12)
+    assert found[0][2].is_contiguous()
+    assert found[1][2].is_contiguous()
 
 
 # -- Triton's kernels -------------------------------------------------------------------------------
@@ -378,6 +398,37 @@ def check_conv(name: str, dtype: torch.dtype, device: str, bound: float) -> None
             g = torch.randn(y.shape).to(dtype) if g is None else g
             gradients = torch.autograd.grad(y, leaves, g.to(place, kind))
             found.append([y.detach(), *gradients])
+    for true, ours, again in zip(*found, strict=True):
+        assert off(ours, true) < bound
+        assert torch.equal(ours, again)
+
+
+DENSE = {  # batch, outputs, inputs
+    "of few outputs": (32, 10, 300),
+    "of a small batch": (10, 70, 37),
+    "of one sample": (1, 5, 3),
+    "of rows that are not aligned": (48, 62, 130),
+    "of a large batch": (200, 62, 90),
+}
+
+
+def check_dense(name: str, dtype: torch.dtype, device: str, bound: float) -> None:
+    """A layer of the table whose weights are columns of matrices with more: output, both gradients, and the same again."""
+    batch, m, n = DENSE[name]
+    torch.manual_seed(1)
+    x, p = torch.randn(2, batch, n).to(dtype), torch.randn(2, m * n + 3).to(dtype)
+    g, found = torch.randn(2, batch, m).to(dtype), []
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        for place, kind in (("cpu", torch.float64), (device, dtype), (device, dtype)):
+            leaf, point = (t.to(place, kind).requires_grad_() for t in (x, p))
+            y = dense_each(leaf, point[:, : m * n].unflatten(1, (m, n)))
+            names = {str(f[0].name()) for f in y.grad_fn.next_functions} | {y.grad_fn.name()}
+            assert any("product_each" in name for name in names) == (kind == dtype)
+            found.append([y.detach(), *torch.autograd.grad(y, (leaf, point), g.to(place, kind))])
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
     for true, ours, again in zip(*found, strict=True):
         assert off(ours, true) < bound
         assert torch.equal(ours, again)
@@ -477,6 +528,13 @@ def test_kernels_of_norms(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-3), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("name", DENSE)
+def test_kernels_of_dense_layers(name: str, dtype: torch.dtype, bound: float) -> None:
+    check_dense(name, dtype, "cuda", bound)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", MODELS)
 def test_models_on_a_gpu(name: str) -> None:
     make, shape = MODELS[name]
@@ -534,6 +592,8 @@ def test_kernels_interpreted(tmp_path: Path) -> None:
         "    for added, relu in [(False, False), (False, True), (True, True), (True, False)]:",
         "        for shape, groups in [((5, 5, 8), 2), ((4, 4, 16), 16), ((4,), 1)]:",
         "            t.check_norm(shape, groups, added, relu, dtype, 'cpu', 4 * bound)",
+        "    for name in t.DENSE:",
+        "        t.check_dense(name, dtype, 'cpu', bound)",
         "    for name in list(t.POOLS)[:: 1 if dtype == torch.float32 else 3]:",
         "        for relu, biased in [(False, False), (True, True)]:",
         "            t.check_pool(name, relu, biased, dtype, 'cpu', bound)",

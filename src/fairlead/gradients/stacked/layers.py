@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairlead.gradients.stacked.conv import conv2d_each
+from fairlead.gradients.stacked.dense import dense_each
 from fairlead.gradients.stacked.norm import group_norm_each
 from fairlead.gradients.stacked.pool import fuses, max_pool, relu_max_pool_each
 from fairlead.task.model import has_hooks
@@ -116,11 +117,10 @@ def _linear(module: nn.Linear, name: Name) -> Layer:
     def run(weights: Weights, x: Tensor) -> Tensor:
         x = _outside(x)  # a linear layer applies to the last dimension in torch's layout
         shape, x = x.shape, x.flatten(1, -2)
-        # w on the left: its gradient is then (S, m, n), as in the parameter vector
-        y = torch.bmm(weights[weight].to(x.dtype), x.mT)
+        y = dense_each(x, weights[weight].to(x.dtype))
         if bias is not None:
-            y = y + weights[bias].to(x.dtype)[..., None]
-        return _inside(y.mT.unflatten(1, shape[1:-1]))
+            y = y + weights[bias].to(x.dtype)[:, None]
+        return _inside(y.unflatten(1, shape[1:-1]))
 
     return run
 

@@ -1,4 +1,4 @@
-"""How the kernels of `triton_conv` split their work: hand-tuned for an H200, by channels.
+"""How the kernels of `triton_conv` and `triton_dense` split their work: hand-tuned for an H200, by channels.
 
 With few channels (ResNet-8, the first layers of VGG) the kernels are limited by memory, so many small
 programs keep it busy. With many channels they are limited by arithmetic, so large tiles do.
@@ -89,6 +89,22 @@ def weight_tile(
     if room >= ROOM and channels % 128 == 0 and outputs % 256 == 0:
         return Tile(128, 256, 64, 8, 4, step=128)
     return Tile(128, 128, 64, 8, 3, step=128)
+
+
+def product_tile(
+    rows: int, columns: int, depth: int, dtype: torch.dtype, precision: str, turned: bool = False
+) -> Tile:
+    """For rows × columns, summed over depth: small programs, of which there are many. turned: whether the columns of the
+    right operand lie in order, as where samples meet weights."""
+    if dtype == torch.float32 and precision == "ieee":
+        return Tile(power_of_2(rows, 16, 32), power_of_2(columns, 16, 32), 16)
+    k = power_of_2(depth, 16, 32 if dtype == torch.float32 else 64)
+    if depth <= 2 * k:  # gradients of weights: each result is written once
+        return Tile(power_of_2(rows, 16, 64), power_of_2(columns, 16, 128), k, 4, 2)
+    if turned:
+        return Tile(power_of_2(rows, 16, 64), power_of_2(columns, 16, 32), k, 4, 4)
+    k = k if dtype == torch.float32 else power_of_2(depth, 16, 128)
+    return Tile(power_of_2(rows, 16, 32), power_of_2(columns, 16, 64), k, 4, 3)
 
 
 def splits_of(pixels: int, tiles: int, block: int) -> tuple[int, int]:
