@@ -25,7 +25,7 @@ KINDS = {  # in this order: the first that matches
     "convolutions": r"^_(convolve|gradient_of_weights)",
     "norms": r"^_(forward|backward)$",
     "pools": r"^_(pool|gradient_of_pool)$",
-    "products": r"gemm|gemv|nvjet|cublas",
+    "products": r"^_multiply|gemm|gemv|nvjet|cublas",
     "copies": r"^Mem(cpy|set)|copy_kernel",
     "compiled": r"^triton_",
 }

@@ -2,6 +2,7 @@
 
 PYTHONPATH=src:benchmarks python benchmarks/long_rounds.py                 # the toy problem and the FEMNIST CNN over K
 PYTHONPATH=src:benchmarks python benchmarks/long_rounds.py --vgg 190 100   # VGG-11, 10 clients × batch 256: K, rounds
+PYTHONPATH=src:benchmarks python benchmarks/long_rounds.py --vgg 190 100 --stop 10   # ten of these rounds
 
 The first writes benchmarks/results/long_rounds.json, the second long_rounds-vgg11.json.
 """
@@ -31,19 +32,22 @@ def images(clients: int, each: int, shape: tuple[int, ...], classes: int, model:
 
 
 class Watch(fl.Callback):
-    """The time at which each round ends."""
+    """The time at which each round ends; ends the run after some."""
 
-    def __init__(self) -> None:
-        self.begun, self.ends = time.perf_counter(), []
+    def __init__(self, stop: int | None) -> None:
+        self.begun, self.ends, self.stop = time.perf_counter(), [], stop
 
-    def round(self, view: Any) -> None:
+    def round(self, view: Any) -> bool:
         torch.cuda.synchronize()
         self.ends.append(time.perf_counter() - self.begun)
+        return len(self.ends) == self.stop
 
 
-def timed(task: fl.Task, method: Any, steps: int, rounds: int, batch: int, engine: fl.Simulate) -> dict[str, Any]:  # fmt: skip
+def timed(
+    task: fl.Task, method: Any, steps: int, rounds: int, batch: int, engine: fl.Simulate, stop: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Seconds until the first round is done, and per step of the later ones."""
-    watch = Watch()
+    watch = Watch(stop)
     run = fl.train(
         task, method, rounds=rounds, steps=steps, batch_size=batch, eval_every=rounds, objective=False,
         progress=False, engine=engine, callbacks=[watch],
@@ -58,12 +62,13 @@ def timed(task: fl.Task, method: Any, steps: int, rounds: int, batch: int, engin
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--vgg", nargs=2, type=int, metavar=("K", "ROUNDS"))
+    asked.add_argument("--stop", type=int, help="end the run after so many of its rounds")
     given = asked.parse_args()
     found: dict[str, list[dict[str, Any]]] = {}
     if given.vgg:
         task = images(10, 256 * 19, (3, 32, 32), 10, fl.models.vgg11(10))
         engine = fl.Simulate(precision="bfloat16")
-        found["vgg11"] = [timed(task, fl.Scaffold(lr=0.001), *given.vgg, 256, engine)]
+        found["vgg11"] = [timed(task, fl.Scaffold(lr=0.001), *given.vgg, 256, engine, given.stop)]
     else:
         tasks = {
             "toy": (fl.problems.two_gaussians().to("cuda"), fl.Simulate(compile=True)),

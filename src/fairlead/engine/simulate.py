@@ -47,7 +47,7 @@ class Simulate:
     capture: capture whole rounds as CUDA graphs; on a GPU by default, where the method allows it.
     precision: of local gradients: "float32" (that is, the task's own), "tf32" for the matrix units of
         GPUs, or "bfloat16"; "auto" is TF32 on a GPU, as in other libraries. Models, control variates and
-        sums stay in the task's own in any case.
+        sums stay in the task's own in any case; evaluations multiply in TF32 unless "float32" is asked for.
     compile: whether `torch.compile` makes the parts of an exchange on a GPU (one step, what comes before and what comes
         after); "auto" if it is expected to take less than a tenth of the run, "tuned" also tries several kernels.
     memories: where client states are kept: on the "device", in the "host"'s memory or on "disk"; "auto"
@@ -135,10 +135,11 @@ class Preparation:
         if session.execution is None:
             self.needs.check()
         session.operator_threads = torch.get_num_threads()
-        short = setting.precision == "tf32" or setting.precision == "auto"
+        short = setting.precision != "float32"
         use_matrix_units(short, session.units)
         if short and session.task.device.type == "cuda" and session.task.dtype == torch.float32:
-            session.precision = "products in TF32"
+            half = setting.precision == "bfloat16"
+            session.precision = "evaluations in TF32" if half else "products in TF32"
         if setting.threads is not None and not session.group.several:
             torch.set_num_threads(setting.threads)
         if autotune.is_small(session.task, len(self.ids), self.draw):
