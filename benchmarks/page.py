@@ -28,6 +28,7 @@ COMMANDS = {
     "gpu_rounds": "python benchmarks/gpu_rounds.py",
     "five_methods": "python benchmarks/five_methods.py",
     "gpu_kernels": "python benchmarks/kernels.py",
+    "dense": "python benchmarks/dense.py",
     "long_rounds": "python benchmarks/long_rounds.py",
     "many_runs": "python benchmarks/many.py",
     "measures": "python benchmarks/measures.py W2",
@@ -188,6 +189,19 @@ def gpu_kernels(entry: Entry) -> str:
     return said + "\n\n" + grid(["", "all", "kernels", *kinds, "products at full rate"], rows)
 
 
+def dense(entry: Entry) -> str:
+    """Products of dense layers by both kernels."""
+    layers: dict[str, dict[str, Any]] = {}
+    for row in entry["results"]:
+        layers.setdefault(row["layer"], {})[row["part"]] = row
+    parts = {"forward": "forward", "input": "gradient of inputs", "weight": "gradient of weights"}
+    rows = [
+        [name, *(f"{1e3 * found[p]['torch']:.1f}, {1e3 * found[p]['ours']:.1f}" for p in parts)]
+        for name, found in layers.items()
+    ]
+    return "Microseconds, torch's and fairlead's.\n\n" + grid(["", *parts.values()], rows)
+
+
 def many_runs(entry: Entry) -> str:
     """Several runs at once beside one."""
     rows = [
@@ -265,7 +279,7 @@ def scaling(entry: Entry) -> str:
 
 SECTIONS: dict[str, Callable[[Entry], Any]] = {
     "cpu_rounds": cpu_rounds, "busy_rounds": busy_rounds, "busy_core": busy_core, "gpu_rounds": gpu_rounds,
-    "gpu_kernels": gpu_kernels, "start_up": start_up, "many_runs": many_runs, "long_rounds": long_rounds,
+    "gpu_kernels": gpu_kernels, "dense": dense, "start_up": start_up, "many_runs": many_runs, "long_rounds": long_rounds,
     "five_methods": five_methods,
     "measures": measures, "scaling": scaling,
 }  # fmt: skip

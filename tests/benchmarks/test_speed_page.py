@@ -100,6 +100,15 @@ def test_kernels_and_start_up(kept: Path) -> None:
     assert "| W1 softmax | true | empty | 12.3 | imports 8.0 |" in text
 
 
+def test_dense_layers(kept: Path) -> None:
+    rows = [
+        {"layer": "W1", "part": part, "torch": 0.02, "ours": ours, "off": 0.0, "bytes": 1}
+        for part, ours in (("forward", 0.01), ("input", 0.005), ("weight", 0.03))
+    ]
+    stored.keep("dense", rows, folder=kept)
+    assert "| W1 | 20.0, 10.0 | 20.0, 5.0 | 20.0, 30.0 |" in page.page(kept)
+
+
 def test_what_was_wanted_beside_what_was_measured(kept: Path) -> None:
     assert "Nothing has been measured." in page.page(kept)
     how = {"title": "", "method": "FedAvg", "precision": "bfloat16", "compile": "true"}

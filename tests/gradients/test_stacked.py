@@ -42,17 +42,6 @@ def exact() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-@contextmanager
-def short_products() -> Iterator[None]:
-    """Products in float32 may be in TF32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
 def case(
     make: Callable[[], nn.Module], shape: tuple[int, ...], batch: int = 4, clients: int = CLIENTS
 ) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
@@ -363,32 +352,23 @@ def test_the_operators_keep_torchs_rules() -> None:
     op = torch.ops.fairlead.conv2d_each.default
     torch.library.opcheck(op, (x, w, bias, [2, 1], [1, 0]))
     torch.library.opcheck(op, (x, w, None, [1, 1], [0, 0]))
-    x, w, bias = (torch.randn(s, dtype=torch.float64) for s in ((2, 3, 5), (2, 4, 5), (2, 4)))
-    leaves = [t.requires_grad_() for t in (x, w, bias)]
-    torch.library.opcheck(torch.ops.fairlead.dense_each.default, (*leaves, True))
-    torch.library.opcheck(torch.ops.fairlead.dense_each.default, (x, w, None, False))
-    g = torch.randn(2, 3, 4, dtype=torch.float64)
-    torch.library.opcheck(torch.ops.fairlead.dense_each_input.default, (g, None, w.detach()))
-    torch.library.opcheck(torch.ops.fairlead.dense_each_weight.default, (g, g.cos(), x.detach()))
+    a = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    for b in (torch.randn(2, 4, 5, dtype=torch.float64).mT, torch.randn(2, 5, 4).double()):
+        op = torch.ops.fairlead.product_each.default
+        torch.library.opcheck(op, (a, b.requires_grad_()))
 
 
-@pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize("biased", [True, False])
-def test_gradients_of_dense_layers_lie_as_in_the_parameter_vector(biased: bool, relu: bool) -> None:
-    torch.manual_seed(2)
-    x, w, bias = (torch.randn(s, dtype=torch.float64) for s in ((2, 3, 5), (2, 4, 5), (2, 4)))
-    leaves = [t.requires_grad_() for t in ((x, w, bias) if biased else (x, w))]
-    b = bias if biased else None
-    true = x @ w.mT + (bias[:, None] if biased else 0)
-    ways = (
-        torch.ops.fairlead.dense_each(x, w, b, relu),
-        dense_each(x, w, b, relu),
-        true.relu() if relu else true,
-    )
-    found = [[y, *torch.autograd.grad(y.square().sum(), leaves, retain_graph=True)] for y in ways]
-    for by_operator, ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(by_operator, theirs, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+def test_gradients_of_dense_layers_lie_as_in_the_parameter_vector() -> None:
+    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    found = []
+    for y in (torch.ops.fairlead.product_each(x, w.mT), dense_each(x, w), x @ w.mT):
+        found.append([y, *torch.autograd.grad(y.square().sum(), (x, w), create_graph=True)])
+        again = torch.autograd.grad(sum(g.pow(3).sum() for g in found[-1][1:]), (x, w))
+        found[-1] += again
+    for ours, theirs, true in zip(*found, strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(theirs, true, rtol=1e-12, atol=1e-12)
     assert found[0][2].is_contiguous()
     assert found[1][2].is_contiguous()
 
@@ -433,25 +413,25 @@ DENSE = {  # batch, outputs, inputs
 
 
 def check_dense(name: str, dtype: torch.dtype, device: str, bound: float) -> None:
-    """A layer of the table whose weights and biases are columns of a matrix, with ReLU and without, with biases and
-    without: output, both gradients, and the same again."""
+    """A layer of the table whose weights are columns of matrices with more: output, both gradients, and the same again."""
     batch, m, n = DENSE[name]
     torch.manual_seed(1)
-    x, p = torch.randn(2, batch, n).to(dtype), torch.randn(2, m * n + m + 3).to(dtype)
-    g = torch.randn(2, batch, m).to(dtype)
-    for relu, biased in [(False, True), (True, True), (True, False), (False, False)]:
-        found: list[list[Tensor]] = []
+    x, p = torch.randn(2, batch, n).to(dtype), torch.randn(2, m * n + 3).to(dtype)
+    g, found = torch.randn(2, batch, m).to(dtype), []
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
         for place, kind in (("cpu", torch.float64), (device, dtype), (device, dtype)):
             leaf, point = (t.to(place, kind).requires_grad_() for t in (x, p))
-            w, b = point[:, : m * n].unflatten(1, (m, n)), point[:, m * n : -3] if biased else None
-            with short_products():
-                y = dense_each(leaf, w, b, relu)
-                assert ("dense_each" in y.grad_fn.name()) == (kind == dtype)
-                mine = torch.autograd.grad(y, (leaf, point), g.to(place, kind))
-            found.append([y.detach(), *mine])
-        for true, ours, again in zip(*found, strict=True):
-            assert off(ours, true) < bound
-            assert torch.equal(ours, again)
+            y = dense_each(leaf, point[:, : m * n].unflatten(1, (m, n)))
+            names = {str(f[0].name()) for f in y.grad_fn.next_functions} | {y.grad_fn.name()}
+            assert any("product_each" in name for name in names) == (kind == dtype)
+            found.append([y.detach(), *torch.autograd.grad(y, (leaf, point), g.to(place, kind))])
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    for true, ours, again in zip(*found, strict=True):
+        assert off(ours, true) < bound
+        assert torch.equal(ours, again)
 
 
 def check_norm(

@@ -1,9 +1,8 @@
-"""A dense layer in which every client has its own weights, with ReLU or without, and its gradients.
+"""A dense layer in which every client has its own weights, and its gradients.
 
-The samples of S clients are (S, B, n), weights (S, m, n), biases (S, m). The operators `fairlead::dense_each`,
-`fairlead::dense_each_input` and `fairlead::dense_each_weight` are registered with torch like those of `conv`. They are Triton's
-kernel (`triton_dense`) on a CUDA device, in bfloat16, float16, and in float32 where torch's own products are in TF32, if
-one side of the layer is short, as with small batches. Elsewhere layers are torch's products.
+The operator `fairlead::product_each` multiplies a matrix per client with another, (S, M, K) · (S, K, N), and is registered with
+torch like those of `conv`. On a CUDA device it is a Triton kernel (`triton_dense`) where one side is short, as with
+small batches, in bfloat16, float16, and in float32 where torch's own products are in TF32; else torch's product.
 """
 
 from __future__ import annotations
@@ -14,27 +13,22 @@ import torch
 from torch import Tensor
 
 from fairlead.gradients.stacked.conv import HALF, uses_triton
-from fairlead.gradients.stacked.norm import differentiates_twice
 
 SHORT = 128
-"""Up to this length of a layer's shortest side it is the kernel's."""
+"""Up to this length of the shortest side a product is the kernel's."""
 
 
-def dense_each(x: Tensor, w: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
-    """Samples (S, B, n) times weights (S, m, n), plus biases (S, m), and zero where negative with ReLU.
+def dense_each(x: Tensor, w: Tensor) -> Tensor:
+    """Samples (S, B, n) times weights (S, m, n).
 
-    >>> x, w, bias = torch.ones(2, 3, 4), torch.ones(2, 5, 4), -4 * torch.ones(2, 5)
-    >>> dense_each(x, w, bias).shape, float(dense_each(x, w, bias, relu=True).sum())
-    (torch.Size([2, 3, 5]), 0.0)
+    >>> dense_each(torch.ones(2, 3, 4), torch.ones(2, 5, 4)).shape
+    torch.Size([2, 3, 5])
     """
-    if _is_kernels(x, w):
-        return torch.ops.fairlead.dense_each(x.contiguous(), w, bias, relu)
-    return _by_torch(x, w, bias, relu)
-
-
-def _is_kernels(x: Tensor, w: Tensor) -> bool:
-    short = min(x.shape[1], *w.shape[1:]) <= SHORT and not differentiates_twice()
-    return short and uses_triton(x) and (x.dtype in HALF or _in_tf32())
+    short = min(x.shape[1], *w.shape[1:]) <= SHORT
+    if short and uses_triton(x) and (x.dtype in HALF or _in_tf32()):
+        return torch.ops.fairlead.product_each(x, w.mT)
+    # w on the left: its gradient is then (S, m, n), as in the parameter vector
+    return torch.bmm(w, x.mT).mT
 
 
 def _in_tf32() -> bool:
@@ -44,97 +38,35 @@ def _in_tf32() -> bool:
     return products.fp32_precision == "tf32" if known else products.allow_tf32
 
 
-def _by_torch(x: Tensor, w: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    # w on the left: its gradient is then (S, m, n), as in the parameter vector
-    y = torch.bmm(w, x.mT).mT
-    y = y if bias is None else y + bias[:, None]
-    return torch.relu(y) if relu else y
-
-
-def _precision(x: Tensor) -> str:
-    return "tf32" if x.dtype == torch.float32 else "ieee"
-
-
 @torch.library.custom_op(
-    "fairlead::dense_each",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? bias, bool relu) -> Tensor",
+    "fairlead::product_each", mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor"
 )
-def _dense_each(x: Tensor, w: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    if not uses_triton(x):
-        return _by_torch(x, w, bias, relu).contiguous()
-    from fairlead.gradients.stacked.triton_dense import multiply
+def _product_each(a: Tensor, b: Tensor) -> Tensor:
+    if not uses_triton(a):
+        return torch.bmm(a, b)
+    from fairlead.gradients.stacked import triton_dense
 
-    with torch.cuda.device_of(x):
-        return multiply(x, w.mT, _precision(x), bias=bias, relu=relu)
-
-
-@torch.library.custom_op(
-    "fairlead::dense_each_input",
-    mutates_args=(),
-    schema="(Tensor g, Tensor? y, Tensor w) -> Tensor",
-)
-def _dense_each_input(g: Tensor, y: Tensor | None, w: Tensor) -> Tensor:
-    """The gradient of the samples. y: the layer's output, with ReLU."""
-    if not uses_triton(g):
-        return torch.bmm(_shown(g, y), w)
-    from fairlead.gradients.stacked.triton_dense import multiply
-
-    with torch.cuda.device_of(g):
-        return multiply(g, w, _precision(g), seen=y)
+    with torch.cuda.device_of(a):
+        return triton_dense.multiply(a, b, "tf32" if a.dtype == torch.float32 else "ieee")
 
 
-@torch.library.custom_op(
-    "fairlead::dense_each_weight",
-    mutates_args=(),
-    schema="(Tensor g, Tensor? y, Tensor x) -> (Tensor, Tensor)",
-)
-def _dense_each_weight(g: Tensor, y: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of the weights and of the biases."""
-    if not uses_triton(g):
-        g = _shown(g, y)
-        return torch.bmm(g.mT, x), g.sum(1)
-    from fairlead.gradients.stacked.triton_dense import multiply
-
-    total = g.new_empty(len(g), g.shape[2])
-    with torch.cuda.device_of(g):
-        seen = None if y is None else y.mT
-        return multiply(g.mT, x, _precision(g), seen=seen, total=total), total
-
-
-def _shown(g: Tensor, y: Tensor | None) -> Tensor:
-    return g if y is None else torch.where(y <= 0, 0, g)
-
-
-@_dense_each.register_fake
-def _(x: Tensor, w: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    return x.new_empty(*x.shape[:2], w.shape[1])
-
-
-@_dense_each_input.register_fake
-def _(g: Tensor, y: Tensor | None, w: Tensor) -> Tensor:
-    return g.new_empty(*g.shape[:2], w.shape[2])
-
-
-@_dense_each_weight.register_fake
-def _(g: Tensor, y: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
-    return g.new_empty(len(g), g.shape[2], x.shape[2]), g.new_empty(len(g), g.shape[2])
+@_product_each.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(len(a), a.shape[1], b.shape[2])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, w, bias, relu = inputs
-    ctx.save_for_backward(x, w, output if relu else None)
-    ctx.biased = bias is not None
+    ctx.save_for_backward(*inputs)
 
 
 def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    x, w, y = ctx.saved_tensors
-    g, ops = g.contiguous(), torch.ops.fairlead
-    dx = ops.dense_each_input(g, y, w) if ctx.needs_input_grad[0] else None
-    dw = db = None
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        dw, db = ops.dense_each_weight(g, y, x)
-    return dx, dw, db if ctx.biased else None, None
+    a, b = ctx.saved_tensors
+    multiply = torch.ops.fairlead.product_each
+    da = multiply(g, b.mT) if ctx.needs_input_grad[0] else None
+    db = None
+    if ctx.needs_input_grad[1]:  # laid out like b, which may be a matrix turned over
+        db = multiply(g.mT, a).mT if b.stride(1) == 1 else multiply(a.mT, g)
+    return da, db
 
 
-_dense_each.register_autograd(_gradients, setup_context=_keep)
+_product_each.register_autograd(_gradients, setup_context=_keep)

@@ -84,8 +84,6 @@ def _first(modules: Sequence[nn.Module], name: Name) -> tuple[Layer | None, int]
     module, kinds = modules[0], [type(m) for m in modules[:2]]
     if kinds == [nn.GroupNorm, nn.ReLU]:
         return _group_norm(cast(nn.GroupNorm, module), name, relu=True), 2
-    if kinds == [nn.Linear, nn.ReLU]:
-        return _linear(cast(nn.Linear, module), name, relu=True), 2
     if type(module) is nn.Conv2d:
         pool, taken = _pooled(modules[1:3])
         return _conv(module, name, pool), 1 + taken
@@ -112,15 +110,16 @@ def _pooled(modules: Sequence[nn.Module]) -> tuple[Pool | None, int]:
 # -- layers with parameters -------------------------------------------------------------------------
 
 
-def _linear(module: nn.Linear, name: Name, relu: bool = False) -> Layer:
+def _linear(module: nn.Linear, name: Name) -> Layer:
     weight, bias = name(module.weight), name(module.bias)
     assert weight is not None
 
     def run(weights: Weights, x: Tensor) -> Tensor:
         x = _outside(x)  # a linear layer applies to the last dimension in torch's layout
         shape, x = x.shape, x.flatten(1, -2)
-        b = None if bias is None else weights[bias].to(x.dtype)
-        y = dense_each(x, weights[weight].to(x.dtype), b, relu)
+        y = dense_each(x, weights[weight].to(x.dtype))
+        if bias is not None:
+            y = y + weights[bias].to(x.dtype)[:, None]
         return _inside(y.unflatten(1, shape[1:-1]))
 
     return run
