@@ -32,10 +32,17 @@ from fairlead.study.reproduce.experiments.glomo_figures import (
     METHODS,
     GlomoFig1,
     GlomoFig5,
+    GlomoFig7,
     GlomoFigure,
     Setting,
 )
-from fairlead.study.reproduce.experiments.glomo_verdicts import attained, best, ends, smoother
+from fairlead.study.reproduce.experiments.glomo_verdicts import (
+    attained,
+    best,
+    ends,
+    rows,
+    smoother,
+)
 
 FIGURES = [made for made in recipes().values() if isinstance(made, GlomoFigure)]
 
@@ -212,6 +219,33 @@ def test_the_best_variant_counts_and_a_diverged_run_does_not() -> None:
     )
     assert entry.variant == "β=0.9"
     assert entry.final("error") == pytest.approx(0.2)
+
+
+def test_a_step_size_with_which_another_seed_diverges_is_left_out() -> None:
+    grid = [fake("FedPAQ-m", [e + abs(lr - 0.01) for e in SLOW], lr) for lr in GRID]
+    lost = replace(fake("FedPAQ-m", SLOW, 0.01, seed=1), stopped="diverged")
+    some = Results([*grid, lost, fake("FedPAQ-m", SLOW, 0.01, seed=2)])
+    assert best(some).lr == 0.005  # second of seed 0
+    asked = [c.labels for c in GlomoFig1().cases(Form(), some) if c.labels["seed"] != 0]
+    assert [(c["lr"], c["seed"]) for c in asked] == [(0.01, 1), (0.01, 2), (0.005, 1), (0.005, 2)]
+    more = Results([*some, *(fake("FedPAQ-m", SLOW, 0.005, seed=k) for k in (1, 2))])
+    assert [r.labels["seed"] for r in best(more).results] == [0, 1, 2]
+    again = [c.labels for c in GlomoFig1().cases(Form(), more) if c.labels["seed"] != 0]
+    assert again == asked
+
+
+def test_a_method_that_diverges_with_every_step_size_decides_nothing() -> None:
+    lost = [replace(fake("FedCOMGATE", SLOW[:3], lr), stopped="diverged") for lr in GRID]
+    none, glomo = best(Results(lost)), best(Results([fake("FedGLOMO", FAST)]))
+    assert (none.lr, none.diverged, glomo.diverged) == (min(GRID), True, False)
+    claims = attained("here", "FedCOMGATE", none, glomo, 1.0)
+    assert {c.verdict for c in claims} == {"open"}
+    assert all("FedCOMGATE diverges with every step size" in str(c) for c in claims)
+    shown = rows("here", {"FedCOMGATE": none, "FedGLOMO": glomo}, "FedCOMGATE", 8)
+    assert [row["test error, %"] for row in shown] == ["diverged", "20.0"]
+    assert [row["reached in rounds"] for row in shown] == ["not reached"] * 2
+    asked = [c for c in GlomoFig7().cases(Form(), Results(lost)) if c.labels["seed"] != 0]
+    assert asked == []
 
 
 def test_roughness_sees_jumps_and_not_a_slope() -> None:

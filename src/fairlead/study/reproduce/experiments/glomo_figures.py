@@ -28,6 +28,8 @@ from fairlead.study.reproduce.experiments.glomo_verdicts import (
     best,
     draw,
     ends,
+    failed,
+    ranked,
     rows,
     smoother,
 )
@@ -50,7 +52,8 @@ NOTES = [
     "'reached' is the first evaluation at which the mean test error over seeds is at most the final one of the first baseline, "
     "the mean of its last three evaluations; roughness is the standard deviation of the changes of the test error between "
     "evaluations in the second half of the run",
-    "η_0 is tuned on the final test error of seed 0, as is the momentum where there are several",
+    "η_0 is tuned on the final test error of seed 0, as is the momentum where there are several; a step size with which another "
+    "seed diverges is left out",
 ]
 
 
@@ -162,10 +165,13 @@ class GlomoFigure(Recipe):
                 grids = _grids(form, setting, method, first)
                 for variant, lr in grids:
                     yield self.case(form, setting, method, variant, lr, 0)
-                if len(first) == len(grids):
-                    entry = best(first)
+                if len(first) < len(grids):
+                    continue
+                for variant, lr in ranked(first):
                     for seed in range(1, seeds):
-                        yield self.case(form, setting, method, entry.variant, entry.lr, seed)
+                        yield self.case(form, setting, method, variant, lr, seed)
+                    if not failed(mine.where(method=method), variant, lr):
+                        break  # else the next best step size is the one to take
 
     def case(
         self, form: Form, setting: Setting, method: str, variant: str, lr: float, seed: int

@@ -47,7 +47,14 @@ class Entry(Tuned):
     def edged(self) -> str:
         """Why a comparison with it decides nothing."""
         method = self.results[0].labels["method"]
+        if self.diverged:
+            return f"{method} diverges with every step size"
         return f"the best step size of {method} lies at the edge of its grid" if self.edge else ""
+
+    @property
+    def diverged(self) -> bool:
+        """Whether one of its runs diverged, as with every other step size."""
+        return any(r.stopped == "diverged" for r in self.results)
 
     def mean(self, name: str) -> NDArray[np.float64]:
         """A column's mean over seeds."""
@@ -61,6 +68,8 @@ class Entry(Tuned):
     def spread(self, name: str) -> str:
         """A column's end in percent or as it is, with the standard deviation over seeds."""
         found = np.array([end(r, name) for r in self.results])
+        if not np.isfinite(found).all():
+            return "diverged"
         digits, unit = (1, 100) if name == "error" else (3, 1)
         deviation = f" ± {unit * found.std():.{digits}f}" if len(found) > 1 else ""
         return f"{unit * found.mean():.{digits}f}{deviation}"
@@ -73,8 +82,8 @@ class Entry(Tuned):
         return float(np.mean(found)) if found else math.nan
 
     def cost(self, error: float, axis: str) -> float:
-        """What it took until the mean test error was at most this."""
-        good = np.flatnonzero(self.mean("error") <= error)
+        """What it took until the mean test error was at most this, which is infinite if there is nothing to reach."""
+        good = np.flatnonzero(self.mean("error") <= error) if error < math.inf else ()
         return float(self.mean(axis)[good[0]]) if len(good) else math.inf
 
     def per_round(self, axis: str) -> float:
@@ -83,14 +92,28 @@ class Entry(Tuned):
         return last[axis] / last["round"]
 
 
-def best(results: Results) -> Entry:
-    """The variant and step size of a method with the lowest final test error of seed 0, or of the first that has run."""
+def ranked(results: Results) -> list[tuple[str, float]]:
+    """The variants and step sizes of a method with which seed 0, or the first seed that has run, did not diverge; that with
+    the lowest final test error first."""
     first = results.where(seed=min(int(r.labels["seed"]) for r in results))
-    won = min(first, key=lambda r: (end(r), r.labels["variant"], r.labels["lr"]))
-    lr, variant = float(won.labels["lr"]), str(won.labels["variant"])
+    good = sorted(first, key=lambda r: (end(r), r.labels["variant"], r.labels["lr"]))
+    return [(str(r.labels["variant"]), float(r.labels["lr"])) for r in good if end(r) < math.inf]
+
+
+def best(results: Results) -> Entry:
+    """The best variant and step size of a method with which no seed diverged; if there is none, the smallest one."""
+    first = results.where(seed=min(int(r.labels["seed"]) for r in results))
+    least = min((str(r.labels["variant"]), float(r.labels["lr"])) for r in first)
+    kept = [(v, lr) for v, lr in ranked(results) if not failed(results, v, lr)]
+    variant, lr = kept[0] if kept else least
     grid = [r.labels["lr"] for r in first.where(variant=variant)]
     edge = len(grid) > 2 and lr in (min(grid), max(grid))
-    return Entry(lr, results.where(variant=variant, lr=won.labels["lr"]), edge, variant)
+    return Entry(lr, results.where(variant=variant, lr=lr), edge, variant)
+
+
+def failed(results: Results, variant: str, lr: float) -> bool:
+    """Whether a run with this variant and step size diverged."""
+    return any(r.stopped == "diverged" for r in results.where(variant=variant, lr=lr))
 
 
 def attained(place: str, name: str, base: Entry, mine: Entry, share: float) -> list[Claim]:
