@@ -426,3 +426,17 @@ def test_host_rows_take_no_memory_of_the_gpu() -> None:
     assert torch.cuda.memory_allocated() - before < 4 * (8 << 22)
     assert store.nbytes >= 128 << 22
     assert store.read(np.array([127])).c[0, 0].item() == 120
+
+
+def test_large_tables_are_mapped_for_themselves_and_keep_their_rows(monkeypatch) -> None:
+    monkeypatch.setattr(tiers, "MAPPED", 64)
+    table = tiers.Table({"c": torch.zeros(3), "k": torch.zeros(())}, 40, torch.device("cpu"))
+    for first in (0, 2, 9, 39):
+        ids = np.arange(first, first + 1)
+        table.put(ids, {"c": torch.full((1, 3), float(first)), "k": torch.tensor([first + 0.5])})
+    into, numbers = torch.empty(4, 3), torch.empty(4)
+    table.get("c", np.array([0, 2, 9, 39]), into)
+    table.get("k", np.array([0, 2, 9, 39]), numbers)
+    assert into.tolist() == [[k] * 3 for k in (0.0, 2.0, 9.0, 39.0)]
+    assert numbers.tolist() == [0.5, 2.5, 9.5, 39.5]
+    assert not table.rows["c"].untyped_storage().resizable()

@@ -1,39 +1,24 @@
-"""Memory: what a run needs, how many clients fit together, and reusing freed memory in the next step."""
+"""Memory: what a run needs, and how many clients fit together."""
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import warnings
 import weakref
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from fairlead.data.batches import Draw
+from fairlead.engine.heap import REUSED
 from fairlead.engine.session import Session
 from fairlead.engine.state.tiers import Tier, installed, place, total_memory
 from fairlead.errors import FairleadError
 from fairlead.gradients.oracle import Gradients
 from fairlead.task.samples import load
 from fairlead.task.task import Task
-
-REUSED = 32 << 20
-"""The largest block in bytes that the C library can keep for reuse. A larger block is mapped
-each time, and its page faults cost more than most operators."""
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Make the C library reuse freed blocks instead of returning them after every operator."""
-    with suppress(OSError, AttributeError):  # not available on this system
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(-3, REUSED)  # M_MMAP_THRESHOLD
-        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 def clients_that_fit(task: Task, draw: Draw, memory: int | None, sharing: int = 1) -> int:

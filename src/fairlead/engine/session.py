@@ -19,6 +19,7 @@ from fairlead.engine.accounting import Accounts
 from fairlead.engine.api import Executor, Ids
 from fairlead.engine.captured_evaluation import CapturedEvaluation
 from fairlead.engine.group import Group
+from fairlead.engine.heap import Heap
 from fairlead.engine.precision import restore_units
 from fairlead.engine.state.outbox import Outbox, Residuals
 from fairlead.engine.state.store import ClientStore, Keep
@@ -142,6 +143,7 @@ class Session:
         """One large batch of each of some clients in a round."""
         self._weighed: tuple[Ids, tuple[float, Tensor]] | None = None
         self.units: dict[str, Any] = {}
+        self.heap = Heap()
         self.operator_threads = torch.get_num_threads()
 
     # -- how it is executed ---------------------------------------------------------------------
@@ -265,3 +267,4 @@ class Session:
         """Give back threads and settings."""
         torch.set_num_threads(self.operator_threads)
         restore_units(self.units)
+        self.heap.close()

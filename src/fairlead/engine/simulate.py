@@ -24,7 +24,7 @@ from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
 from fairlead.engine.first_round import Compared
 from fairlead.engine.group import Group
 from fairlead.engine.precision import check_half, use_matrix_units
-from fairlead.engine.resources import Needs, clients_that_fit, keep_freed_memory, needed
+from fairlead.engine.resources import Needs, clients_that_fit, needed
 from fairlead.engine.session import Session
 from fairlead.engine.state.store import Keep
 from fairlead.engine.state.tiers import Memories
@@ -145,7 +145,9 @@ class Preparation:
         if autotune.is_small(session.task, len(self.ids), self.draw):
             torch.set_num_threads(1)  # threads would only wait for each other
         else:
-            keep_freed_memory()
+            task = session.task
+            on_host = task.device.type == "cpu"
+            session.heap.keep(task.dim * task.dtype.itemsize if on_host else 0)
         if self.captures and not session.group.several:
             session.evaluation = CapturedEvaluation(session.task)
 

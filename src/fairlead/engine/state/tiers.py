@@ -25,6 +25,8 @@ Memories = Literal["auto", "device", "host", "disk"]
 Files = Callable[[Callable[[], int]], int]
 """Opens the file that a function makes, in all processes that share a table."""
 
+MAPPED = 32 << 20
+"""Bytes from which a table on the host is mapped for itself."""
 _PROMISED: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
 
 
@@ -128,7 +130,7 @@ class Table:
         if needed > held:  # memory that was never written costs nothing on the host
             room = min(max(needed, 2 * held), self._most)
             for name, rows in self.rows.items():
-                self.rows[name] = rows.new_empty((room, *rows.shape[1:]))
+                self.rows[name] = _room(room, rows)
                 self.rows[name][:held] = rows
 
     def _index(self, slots: Ids) -> Tensor | slice:
@@ -142,6 +144,16 @@ class Table:
             index = torch.from_numpy(slots).to(self.device, non_blocking=True)
         self._last = slots, index
         return index
+
+
+def _room(count: int, like: Tensor) -> Tensor:
+    """Uninitialized rows. Many bytes on the host are mapped for themselves, so that a table that has grown
+    leaves no hole in the heap."""
+    shape, size = (count, *like.shape[1:]), count * like.shape[1:].numel() * like.element_size()
+    if like.device.type != "cpu" or size < MAPPED:
+        return like.new_empty(shape)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return torch.frombuffer(mmap.mmap(-1, size, flags=private), dtype=like.dtype).view(shape)
 
 
 def shared_memory(files: Files, size: int) -> Tensor:

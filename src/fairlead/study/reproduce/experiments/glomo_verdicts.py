@@ -83,8 +83,8 @@ class Entry(Tuned):
 
     def cost(self, error: float, axis: str) -> float:
         """What it took until the mean test error was at most this, which is infinite if there is nothing to reach."""
-        good = np.flatnonzero(self.mean("error") <= error) if error < math.inf else ()
-        return float(self.mean(axis)[good[0]]) if len(good) else math.inf
+        good = np.flatnonzero(self.mean("error") <= error)
+        return float(self.mean(axis)[good[0]]) if len(good) and error < math.inf else math.inf
 
     def per_round(self, axis: str) -> float:
         """What a round costs."""
