@@ -121,7 +121,7 @@ class Scaffold(LocalSteps, ServerStep, Algorithm[Server, Kept]):
         if self.option == "I":
             c_new = client.grad(x)  # line 12 (i)
         else:
-            c_new = (x - y) / client.moved - correction  # line 12 (ii)
+            c_new = c_i - c + (x - y) / client.moved  # line 12 (ii)
         sent = client.encode(Deltas(dy=y - x, dc=c_new - c_i), self.compressor)  # line 13
         # with a compressor a client keeps what the server received, so that c stays the mean of c_i
         c_i = c_new if self.compressor is None else c_i + sent.dc  # line 14
