@@ -74,3 +74,25 @@ def test_a_run_of_a_large_model_maps_no_block_and_gives_them_back() -> None:
     vector = task.dim * 4 // resource.getpagesize()
     assert seen[-1] - seen[-2] < 4 * vector  # it makes some forty such vectors
     assert run.session.heap.maps
+
+
+def test_a_run_that_cannot_begin_leaves_everything_as_it_was() -> None:
+    class Looks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(INPUTS, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            return y if bool((y > 0).any()) else -y
+
+    data, split = (torch.randn(2, INPUTS), torch.tensor([0, 1])), [np.array([0]), np.array([1])]
+    task = fl.Task(Looks(), "cross_entropy", data, split, dtype=torch.float32)
+    before, switch = _mapped(), torch.backends.cuda.matmul.allow_tf32
+    runs = [(fl.FedAvg(0.1), seed) for seed in (0, 1)]
+    with pytest.raises(fl.FairleadError, match="vmap cannot run the model"):
+        fl.train_many(task, runs, rounds=1, steps=1, engine="vmap", progress=False)
+    larger = torch.empty(1 << 32, dtype=torch.uint8)
+    assert _mapped() == before + 1
+    assert torch.backends.cuda.matmul.allow_tf32 == switch
+    del larger

@@ -68,3 +68,16 @@ def test_steps_and_large_batches_do_not_displace_each_other() -> None:
         assert other is not None
         upcoming.session.large(k, cohort.ids, 4)  # as many samples as in a step
         assert torch.equal(cohort.draw.index, other.draw.index)
+
+
+def test_a_finished_run_keeps_no_draws() -> None:
+    task = fl.problems.synthetic_logistic(clients=6, samples=20)
+    method = fl.FedGLOMO(0.1, first_batch=5)
+    run = fl.train(task, method, rounds=3, steps=2, batch_size=4, engine="vmap")
+    assert run.session.large == run.session.large_alone
+    upcoming = _upcoming(cohort=3)
+    ids = upcoming.clients(0)[1]
+    before = upcoming.session.large(0, ids, 7)
+    upcoming.close()
+    assert not upcoming._drawn
+    assert torch.equal(upcoming.session.large(0, ids, 7).index, before.index)

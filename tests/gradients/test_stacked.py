@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairlead.gradients.stacked import stacked_model, tiles, triton_pool, twice
+import fairlead as fl
+from fairlead.gradients.form import ANY, Form
+from fairlead.gradients.oracle import Gradients
+from fairlead.gradients.stacked import dense, stacked_model, tiles, triton_dense, triton_pool, twice
 from fairlead.gradients.stacked.conv import conv2d_each, uses_triton
 from fairlead.gradients.stacked.dense import dense_each
 from fairlead.gradients.stacked.norm import group_norm_each
@@ -40,6 +43,17 @@ def exact() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32 = before
+
+
+@contextmanager
+def short_products(yes: bool = True) -> Iterator[None]:
+    """Products in float32 may be in TF32, or not."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = yes
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def case(
@@ -373,6 +387,31 @@ def test_gradients_of_dense_layers_lie_as_in_the_parameter_vector() -> None:
     assert found[1][2].is_contiguous()
 
 
+def test_runs_in_exact_float32_share_no_products_with_others(monkeypatch) -> None:
+    asked: list[str] = []
+
+    def multiply(a: Tensor, b: Tensor, precision: str) -> Tensor:
+        asked.append(precision)
+        return torch.bmm(a, b)
+
+    monkeypatch.setattr(triton_dense, "multiply", multiply)
+    monkeypatch.setattr(dense, "uses_triton", lambda x: True)
+    x, y = torch.randn(40, 6), torch.randint(3, (40,))
+    split = [range(20), range(20, 40)]
+    task = fl.Task(nn.Linear(6, 3), "cross_entropy", (x, y), split, dtype=torch.float32)
+    point, buffers = task.start(0)
+    block = (x.unflatten(0, (2, 20)), y.unflatten(0, (2, 20)))
+    found = []
+    for short in (True, False, True, False):
+        asked.clear()
+        with short_products(short):
+            oracle = Gradients(task, Form("stacked", capture=(ANY,)))
+            found.append(oracle.stacked(point.expand(2, -1).clone(), block, None, buffers)[0])
+        assert set(asked) == ({"tf32"} if short else set())
+    for g in found:
+        torch.testing.assert_close(g, found[0])
+
+
 # -- Triton's kernels -------------------------------------------------------------------------------
 
 
@@ -418,17 +457,13 @@ def check_dense(name: str, dtype: torch.dtype, device: str, bound: float) -> Non
     torch.manual_seed(1)
     x, p = torch.randn(2, batch, n).to(dtype), torch.randn(2, m * n + 3).to(dtype)
     g, found = torch.randn(2, batch, m).to(dtype), []
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        for place, kind in (("cpu", torch.float64), (device, dtype), (device, dtype)):
-            leaf, point = (t.to(place, kind).requires_grad_() for t in (x, p))
+    for place, kind in (("cpu", torch.float64), (device, dtype), (device, dtype)):
+        leaf, point = (t.to(place, kind).requires_grad_() for t in (x, p))
+        with short_products():
             y = dense_each(leaf, point[:, : m * n].unflatten(1, (m, n)))
             names = {str(f[0].name()) for f in y.grad_fn.next_functions} | {y.grad_fn.name()}
             assert any("product_each" in name for name in names) == (kind == dtype)
             found.append([y.detach(), *torch.autograd.grad(y, (leaf, point), g.to(place, kind))])
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
     for true, ours, again in zip(*found, strict=True):
         assert off(ours, true) < bound
         assert torch.equal(ours, again)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -223,6 +225,69 @@ def test_runs_at_once_go_on_to_the_same_bytes(name: str, place: int, tmp_path, m
     )  # fmt: skip
     assert heard.rows == 0
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+class Halts(fl.Callback):
+    """Ends a run after some rounds, as an interrupt would."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def round(self, view) -> None:
+        if view.round == self.rounds:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_runs_that_had_begun_alone_go_on_alone(tmp_path) -> None:
+    made = fl.FedGLOMO(0.1, compressor=fl.QSGD(2))  # whose noise depends on the round
+    work = {
+        "rounds": 10,
+        "steps": 3,
+        "batch_size": 4,
+        "cohort": 3,
+        "engine": "vmap",
+        "eval_every": 2,
+    }
+    alone = [fl.train(uneven(), made, seed=k, **work) for k in (0, 1)]
+    folders = [tmp_path / str(k) for k in range(4)]
+    for seed, rounds in ((0, 7), (1, 3)):
+        run = fl.train(
+            uneven(), made, seed=seed, out=folders[seed], callbacks=[Halts(rounds)], **work
+        )
+        assert run.stopped == "interrupted"
+    both = [(made, k) for k in range(4)]
+    many = fl.train_many(uneven(), both, outs=folders, resume="auto", **work)
+    for one, other in zip(many, alone, strict=False):
+        assert torch.equal(one.x, other.x)
+    for run, (method, seed) in list(zip(many, both, strict=True))[2:]:
+        _agree(run, fl.train(uneven(), method, seed=seed, **work))
+        assert "2 runs at once" in run.engine
+
+
+def test_runs_that_join_others_keep_their_rounds(tmp_path) -> None:
+    work = {"rounds": 10, "steps": 3, "batch_size": 4, "engine": "vmap"}
+    folders, seen = [tmp_path / str(k) for k in range(4)], {}
+    runs = [(fl.Scaffold(0.1), seed) for seed in range(4)]
+    whole = fl.train_many(uneven(), runs[:2], **work)
+    begun = fl.train_many(
+        uneven(), runs[:2], outs=folders[:2], callbacks=lambda k: [Halts(6)] * (k == 0), **work
+    )
+    assert {run.stopped for run in begun} == {"interrupted"}
+
+    class First(fl.Callback):
+        def __init__(self, place: int) -> None:
+            self.place = place
+
+        def round(self, view) -> None:
+            seen.setdefault(self.place, view.round)
+
+    again = fl.train_many(
+        uneven(), runs, outs=folders, resume="auto", callbacks=lambda k: [First(k)], **work
+    )
+    assert {seen[0], seen[1]} == {begun[0].rounds + 1}
+    assert seen[2] == seen[3] == 1
+    for one, two in zip(whole, again, strict=False):
+        assert torch.equal(one.x, two.x)
 
 
 def test_runs_one_after_another_go_on_each_from_its_own_round(tmp_path, monkeypatch) -> None:

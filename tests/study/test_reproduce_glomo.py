@@ -248,6 +248,29 @@ def test_a_method_that_diverges_with_every_step_size_decides_nothing() -> None:
     assert asked == []
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("method", ["FedCOMGATE", "FedGLOMO", "FedPAQ-m"])
+def test_a_figure_concludes_where_a_method_always_diverges(
+    method: str, rows: int, tmp_path: Path
+) -> None:
+    made, found = GlomoFig7(), Results([])
+    while True:
+        cases = list(made.cases(Form(seeds=1), found))
+        if len(cases) == len(found):
+            break
+        results = []
+        for case in cases:
+            mine = case.labels["method"] == method
+            one = fake(method, SLOW[:rows] if mine else SLOW)
+            stopped = "diverged" if mine else "rounds"
+            results.append(replace(one, labels=case.labels, digest=case.digest, stopped=stopped))
+        found = Results(results)
+    outcome = made.conclude(Form(seeds=1), found)
+    assert {row["test error, %"] for row in outcome.rows if method in row["method"]} == {"diverged"}
+    assert outcome.draw is not None
+    outcome.draw(tmp_path / "figure.png")
+
+
 def test_roughness_sees_jumps_and_not_a_slope() -> None:
     slope, jumps = [1 - 0.02 * k for k in range(20)], [0.5 + 0.1 * (k % 2) for k in range(20)]
     plain, rough = (

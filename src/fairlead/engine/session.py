@@ -139,7 +139,7 @@ class Session:
         self.remark = self.precision = ""
         self.says: Callable[[str], None] = lambda text: None
         """Shows what is being prepared."""
-        self.large: Callable[[int, Ids, int], Draw] = self._large
+        self.large: Callable[[int, Ids, int], Draw] = self.large_alone
         """One large batch of each of some clients in a round."""
         self._weighed: tuple[Ids, tuple[float, Tensor]] | None = None
         self.units: dict[str, Any] = {}
@@ -198,7 +198,8 @@ class Session:
             self.seed, round, who, task.sizes[ids], device=task.store, rows=ids
         )
 
-    def _large(self, round: int, ids: Ids, size: int) -> Draw:
+    def large_alone(self, round: int, ids: Ids, size: int) -> Draw:
+        """Such batches of this round alone."""
         return large_batch(self.work(round), ids, size)
 
     def work(self, round: int) -> Work:

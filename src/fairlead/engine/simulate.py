@@ -124,10 +124,14 @@ class Preparation:
 
     def settle(self) -> None:
         """Settle it, and get the session ready for its first round."""
-        self.begin()
-        if self.session.execution is None:
-            self.session.use(autotune.chosen(self.problem))
-        self.session.executor = self.executor()
+        try:
+            self.begin()
+            if self.session.execution is None:
+                self.session.use(autotune.chosen(self.problem))
+            self.session.executor = self.executor()
+        except BaseException:
+            self.session.close()
+            raise
 
     def begin(self) -> None:
         """Check the memory, and set what holds for the whole process while the run goes on."""

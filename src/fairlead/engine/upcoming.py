@@ -62,6 +62,11 @@ class Upcoming:
             return large_batch(self.session.work(round), ids, size)
         return self._batches(round, one_batch(size), Purpose.LARGE_BATCH)
 
+    def close(self) -> None:
+        """Let go what has been drawn."""
+        self._drawn.clear()
+        self.session.large = self.session.large_alone
+
     @property
     def _ahead(self) -> bool:
         """Whether batches are drawn ahead."""

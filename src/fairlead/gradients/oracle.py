@@ -22,7 +22,7 @@ from fairlead.gradients.draws import Draws
 from fairlead.gradients.form import Form
 from fairlead.gradients.replays import Replays
 from fairlead.gradients.segments import Product, joined, segments
-from fairlead.gradients.stacked import compiled_only, stacked_model, twice
+from fairlead.gradients.stacked import compiled_only, in_tf32, stacked_model, twice
 from fairlead.task.samples import losses_of, output_of
 from fairlead.task.task import Block, Task
 
@@ -32,8 +32,8 @@ then one that comes back after more others is captured again."""
 _CAPTURED: WeakKeyDictionary[Task, dict[Form, OrderedDict[Any, Callable[..., Any]]]] = (
     WeakKeyDictionary()
 )
-"""What was captured of a task's gradients, by form and shape: a function of these alone, so all runs of a task
-share it."""
+"""What was captured of a task's gradients, by form, shape and whether products are in TF32: a function of these alone, so
+all runs of a task share it."""
 
 
 class Gradients:
@@ -81,7 +81,7 @@ class Gradients:
         """`run`, or what was captured of it for arguments of these shapes."""
         if not self._captures(width):
             return run
-        key = (len(how), *(None if t is None else t.shape for t in arguments))
+        key = (in_tf32(), len(how), *(None if t is None else t.shape for t in arguments))
         if key not in self._captured:
             if len(self.used) >= CAPTURES and not self.form.kernels:
                 return run  # so many shapes do not come back often enough to pay

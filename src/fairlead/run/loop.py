@@ -178,6 +178,7 @@ class Loop:
                 raise
             finally:
                 self.session.close()
+                self.upcoming.close()
                 if self.keeper is not None:
                     self.keeper.close()
 

@@ -105,13 +105,15 @@ def train_many(
             with own_generators(), torch.no_grad():
                 _share_engine(group)
             for some in _that_fit(group, together):
-                waiting = [loop for loop in loops if id(loop) not in done]
+                parts = [some]
                 if resume is not None:
-                    with _failing(waiting):
-                        restore_together(some)
-                with _failing([loop for loop in waiting if loop not in some]):
-                    _run(some, stop, bar, sum(run.rounds for run in done.values()))
-                done.update({id(loop): finished(loop) for loop in some})
+                    with _failing([loop for loop in loops if id(loop) not in done]):
+                        parts = restore_together(some)
+                for part in parts:
+                    waiting = [loop for loop in loops if id(loop) not in done]
+                    with _failing([loop for loop in waiting if loop not in part]):
+                        _run(part, stop, bar, sum(run.rounds for run in done.values()))
+                    done.update({id(loop): finished(loop) for loop in part})
     return [done[id(loop)] for loop in loops]
 
 

@@ -73,9 +73,30 @@ def as_begun(group: Sequence[Loop]) -> None:
             return
 
 
-def restore_together(loops: Sequence[Loop]) -> None:
-    """Continue runs from their checkpoints: those whose rounds were executed as one from the newest round
-    that all of them have, others each from its own."""
+def restore_together(loops: Sequence[Loop]) -> list[list[Loop]]:
+    """Continue runs from their checkpoints. Returns those that go on together: runs whose rounds were executed as one,
+    from the newest round that all of them have; others that have begun each from its own, alone; and those that have not."""
+    groups = _as_they_were(loops)
+    for group in groups:
+        _restore(group)
+    return groups
+
+
+def _as_they_were(loops: Sequence[Loop]) -> list[list[Loop]]:
+    """The runs by how many were executed as one."""
+    found: dict[int, list[Loop]] = {}
+    for loop in loops:
+        assert loop.keeper is not None
+        folder = loop.keeper.folder
+        count = peek(folder).get("together", 1) if listed(folder) else 0
+        found.setdefault(count, []).append(loop)
+    if len(loops) in found:  # also those that were killed before their first checkpoint
+        return [list(loops)]
+    new, alone = found.pop(0, []), found.pop(1, [])
+    return [*([new] if new else []), *([loop] for loop in alone), *found.values()]
+
+
+def _restore(loops: Sequence[Loop]) -> None:
     folders = [loop.keeper.folder for loop in loops if loop.keeper is not None]
     known = [peek(folder) for folder in folders]
     joined = len(loops) > 1 and any(one.get("together", 1) > 1 for one in known)

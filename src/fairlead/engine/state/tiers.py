@@ -150,7 +150,7 @@ def _room(count: int, like: Tensor) -> Tensor:
     """Uninitialized rows. Many bytes on the host are mapped for themselves, so that a table that has grown
     leaves no hole in the heap."""
     shape, size = (count, *like.shape[1:]), count * like.shape[1:].numel() * like.element_size()
-    if like.device.type != "cpu" or size < MAPPED:
+    if like.device.type != "cpu" or size < MAPPED or not hasattr(mmap, "MAP_PRIVATE"):
         return like.new_empty(shape)
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return torch.frombuffer(mmap.mmap(-1, size, flags=private), dtype=like.dtype).view(shape)

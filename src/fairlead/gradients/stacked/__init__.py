@@ -6,8 +6,9 @@ libraries compute slowly. Here a model runs on stacked parameters, with kernels 
 of the sum of their losses.
 """
 
+from fairlead.gradients.stacked.dense import in_tf32
 from fairlead.gradients.stacked.lang import compiled_only
 from fairlead.gradients.stacked.layers import Layer, stacked_model
 from fairlead.gradients.stacked.norm import twice
 
-__all__ = ["Layer", "compiled_only", "stacked_model", "twice"]
+__all__ = ["Layer", "compiled_only", "in_tf32", "stacked_model", "twice"]

@@ -16,6 +16,8 @@ from fairlead.gradients.stacked.conv import HALF, uses_triton
 
 SHORT = 128
 """Up to this length of the shortest side a product is the kernel's."""
+MOST = 65_535
+"""As many clients as a grid of the kernel can have."""
 
 
 def dense_each(x: Tensor, w: Tensor) -> Tensor:
@@ -25,13 +27,17 @@ def dense_each(x: Tensor, w: Tensor) -> Tensor:
     torch.Size([2, 3, 5])
     """
     short = min(x.shape[1], *w.shape[1:]) <= SHORT
-    if short and uses_triton(x) and (x.dtype in HALF or _in_tf32()):
+    if short and _by_kernel(x):
         return torch.ops.fairlead.product_each(x, w.mT)
     # w on the left: its gradient is then (S, m, n), as in the parameter vector
     return torch.bmm(w, x.mT).mT
 
 
-def _in_tf32() -> bool:
+def _by_kernel(x: Tensor) -> bool:
+    return uses_triton(x) and len(x) <= MOST and (x.dtype in HALF or in_tf32())
+
+
+def in_tf32() -> bool:
     """Whether torch's products of float32 are in TF32."""
     products: Any = torch.backends.cuda.matmul
     known = hasattr(products, "fp32_precision")
@@ -42,7 +48,7 @@ def _in_tf32() -> bool:
     "fairlead::product_each", mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor"
 )
 def _product_each(a: Tensor, b: Tensor) -> Tensor:
-    if not uses_triton(a):
+    if not _by_kernel(a):
         return torch.bmm(a, b)
     from fairlead.gradients.stacked import triton_dense
 

@@ -362,7 +362,7 @@ class GlomoFig7(GlomoFigure):
             f"{100 * glomo.final('error'):.1f} % and {100 * gate.final('error'):.1f} %", void=glomo.edged or gate.edged,
         )  # fmt: skip
         third = len(gate.mean("loss")) // 3
-        early = [float(e.mean("loss")[third]) for e in (gate, glomo)]
+        early = [float(e.mean("loss")[: third + 1][-1]) for e in (gate, glomo)]
         late = [e.final("loss") for e in (gate, glomo)]
         yield judged(
             f"[{setting.name}] FedCOMGATE's train loss is lower at first, FedGLOMO's at the end",

@@ -89,7 +89,7 @@ class Entry(Tuned):
     def per_round(self, axis: str) -> float:
         """What a round costs."""
         last = self.results[0].end
-        return last[axis] / last["round"]
+        return last[axis] / max(1.0, last["round"])
 
 
 def ranked(results: Results) -> list[tuple[str, float]]:
@@ -122,7 +122,7 @@ def attained(place: str, name: str, base: Entry, mine: Entry, share: float) -> l
     error = base.final("error")
     claims = []
     for axis, what in AXES.items():
-        whole = float(base.mean(axis)[-1])
+        whole = float(base.mean(axis)[-1]) or math.nan
         part = mine.cost(error, axis) / whole
         verdict: Verdict = (
             "holds" if part <= ROUGHLY * share else "in part" if part < 1 else "does not hold"
@@ -179,7 +179,8 @@ def rows(
 ) -> list[dict[str, str]]:
     """The table of a setting. bits: nominal ones of a coordinate of the baseline."""
     base = entries.get(baseline)
-    unit = 1.0 if base is None else base.per_round("nominal_up") / bits  # coordinates times clients
+    # coordinates times clients
+    unit = 1.0 if base is None else base.per_round("nominal_up") / bits or math.inf
     error = math.inf if base is None else base.final("error")
     table = []
     for method, entry in entries.items():
