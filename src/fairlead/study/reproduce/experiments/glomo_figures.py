@@ -256,7 +256,7 @@ class GlomoFig1(GlomoFigure):
 
     name, item = "glomo-fig1", "Figure 1"
     title = "FedGLOMO, figure 1: equal bits per round"
-    minutes = (8, 40)
+    minutes = (8, 15)
     methods = ("FedPAQ-m", "FedGLOMO", "FedLOMO")
     settings = tuple(
         Setting(data, split, bits, share=share)
@@ -279,7 +279,7 @@ class GlomoFig2(GlomoFigure):
 
     name, item = "glomo-fig2", "Figure 2"
     title = "FedGLOMO, figure 2: no compression"
-    minutes = (8, 40)
+    minutes = (8, 10)
     methods = ("FedAvg-m", "FedGLOMO", "MimeSGDm")
     settings = (Setting(FMNIST), Setting(CIFAR))
 
@@ -309,7 +309,7 @@ class GlomoFig4(GlomoFigure):
 
     name, item = "glomo-fig4", "Figure 4"
     title = "FedGLOMO, figure 4: fewer bits"
-    minutes = (4, 20)
+    minutes = (4, 7)
     settings = (Setting(FMNIST, bits=1, share=1 / 3), Setting(CIFAR, bits=3, share=1 / 3))
 
 
@@ -330,7 +330,7 @@ class GlomoFig6(GlomoFigure):
 
     name, item, data = "glomo-fig6", "Figure 6", CIFAR
     title = "FedGLOMO, figure 6: clients per round"
-    minutes = (6, 25)
+    minutes = (6, 7)
     settings = (
         Setting(CIFAR, bits=4, cohort=15, share=0.5),
         Setting(CIFAR, bits=4, cohort=5, share=0.8),
@@ -342,7 +342,7 @@ class GlomoFig7(GlomoFigure):
 
     name, item = "glomo-fig7", "Figure 7"
     title = "FedGLOMO, figure 7: FedCOMGATE"
-    minutes = (6, 35)
+    minutes = (6, 7)
     methods = ("FedCOMGATE", "FedGLOMO", "FedPAQ-m")
     settings = (Setting(FMNIST, bits=4), Setting(CIFAR, bits=4))
 
@@ -377,7 +377,7 @@ class GlomoFig8(GlomoFigure):
 
     name, item = "glomo-fig8", "Figure 8"
     title = "FedGLOMO, figure 8: server momentum, unequal clients"
-    minutes = (8, 40)
+    minutes = (8, 8)
     methods = ("FedPAQ-scm", "FedGLOMO")
     settings: ClassVar[Sequence[Setting]] = (Setting(FMNIST, bits=2), Setting(CIFAR, bits=4))
 
