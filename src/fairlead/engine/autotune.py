@@ -24,9 +24,8 @@ from fairlead.core.method import Algorithm, Client, Cohort
 from fairlead.core.records import Memory, State, Upload
 from fairlead.data.batches import Draw
 from fairlead.engine.api import Executor, Ids, Request
-from fairlead.engine.exchange import DryCohort
 from fairlead.engine.executors import OneByOne, StackedExecutor, unstackable
-from fairlead.engine.expected import round_cost
+from fairlead.engine.expected import dry_round, round_cost
 from fairlead.engine.group import Group
 from fairlead.engine.measurements import key_of, remembered
 from fairlead.engine.session import Execution, Session
@@ -263,16 +262,10 @@ def timed(ways: dict[str, Callable[[], float]]) -> dict[str, float]:
 
 def _products_reused(p: Problem, form: Form) -> bool:
     """Whether the method needs a gradient twice: found out by a dry round of one client's first steps."""
-    session = p.session
-    before, session.gradients = session.gradients, Gradients(session.task, form)
-    one = p.ids[:1]
+    gradients = Gradients(p.session.task, form)
     draw = Draw(p.draw.index[:1, :3], p.draw.count[:1, :3])
-    try:
-        cohort = DryCohort(session, 0, one, one, OneByOne(session), draw)
-        session.method.round(session.method.init(session.task.start(session.seed)[0]), cohort)
-        return session.gradients.space.products_reused
-    finally:
-        session.gradients = before
+    dry_round(p.session, gradients, p.ids[:1], draw)
+    return gradients.space.products_reused
 
 
 # -- on a GPU -------------------------------------------------------------------------------------

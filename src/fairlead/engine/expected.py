@@ -96,11 +96,17 @@ def _dry(session: Session, ids: Ids, draw: Draw, steps: int) -> Cost:
     place = int(draw.steps.argmax())
     one = ids[place : place + 1]
     batches = Draw(draw.index[place : place + 1, :steps], draw.count[place : place + 1, :steps])
-    before, session.gradients = session.gradients, _Counted(session.task)
+    counted = _Counted(session.task)
+    with _Moved() as moved:
+        dry_round(session, counted, one, batches)
+    return Cost(counted.samples / max(1, int(draw.count.max())), moved.bytes)
+
+
+def dry_round(session: Session, gradients: Gradients, ids: Ids, draw: Draw) -> None:
+    """The first round by some clients with these gradients, which leaves no trace in the session."""
+    before, session.gradients = session.gradients, gradients
     try:
-        cohort = DryCohort(session, 0, one, one, OneByOne(session), batches)
-        with _Moved() as moved:
-            session.method.round(session.method.init(session.task.start(session.seed)[0]), cohort)
-        return Cost(session.gradients.samples / max(1, int(draw.count.max())), moved.bytes)
+        cohort = DryCohort(session, 0, ids, ids, OneByOne(session), draw)
+        session.method.round(session.method.init(session.task.start(session.seed)[0]), cohort)
     finally:
         session.gradients = before
